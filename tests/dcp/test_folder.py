@@ -1,6 +1,6 @@
 """Folders that torch.distributed.checkpoint wrote, on four ranks or on one, come back in full.
 
-As a program, this file is the four ranks: `python test_folder.py FOLDER`.
+As a program, this file is the four ranks: `python -m tests.dcp.test_folder FOLDER`.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ import multiprocessing
 import os
 import pickle
 import random
+import re
 import subprocess
 import sys
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -30,9 +32,9 @@ from torch.distributed.checkpoint.state_dict import get_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+from torch.utils._pytree import tree_map
 
 from standfast.dcp.boxes import check_filled
-from standfast.dcp.folder import contents, items
 from standfast.dcp.folder import folder as dcp_folders
 from standfast.dcp.folder.folder import DCPFolder
 from standfast.errors import (
@@ -56,11 +58,13 @@ from standfast.errors import (
 )
 from standfast.tensors import TensorSpec
 from standfast.tensors.shards import Box
+from tests import ROOT
+from tests.kit.descriptors import open_files
+from tests.kit.seams import Seams
+from tests.kit.stores import same
 
 RANKS = 4
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:torch.distributed is disabled"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 
 
 # What four ranks save
@@ -105,7 +109,7 @@ def _sharded_state() -> dict[str, Any]:
         optimizer.zero_grad()
     weights, moments = get_state_dict(model, optimizer)
     return {
-        "model": weights,
+        "model": dict(weights),
         "optimizer": moments,
         "tensors": {
             "rows": distribute_tensor(torch.randn(6, 5), line, [Shard(0)]),
@@ -123,18 +127,15 @@ def _sharded_state() -> dict[str, Any]:
 
 
 def _whole(state: Any) -> Any:
-    if isinstance(state, dict):
-        return {key: _whole(member) for key, member in state.items()}
-    if isinstance(state, list):
-        return [_whole(member) for member in state]
-    return state.full_tensor() if isinstance(state, DTensor) else state
+    return tree_map(lambda leaf: leaf.full_tensor() if isinstance(leaf, DTensor) else leaf, state)
 
 
 @pytest.fixture(scope="module")
 def four_ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("ranks") / "checkpoint"
     ran = subprocess.run(
-        [sys.executable, "-W", "ignore", __file__, str(folder)],
+        [sys.executable, "-W", "ignore", "-m", __name__, str(folder)],
+        cwd=ROOT,
         capture_output=True,
         text=True,
         timeout=120,
@@ -143,40 +144,16 @@ def four_ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def bits(tensor: torch.Tensor) -> tuple[torch.dtype, tuple[int, ...], bytes]:
-    """All that makes a tensor what it is."""
-    data = tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
-    return tensor.dtype, tuple(tensor.shape), data
-
-
-def same(found: Any, expected: Any, path: str = "") -> None:
-    """Asserts that two trees are the same in types, order and bits."""
-    if isinstance(expected, torch.Tensor):
-        assert type(found) is torch.Tensor, path
-        assert bits(found) == bits(expected), path
-    elif isinstance(expected, dict):
-        assert list(found) == list(expected), path
-        for key, member in expected.items():
-            same(found[key], member, f"{path}.{key}")
-    elif isinstance(expected, list | tuple):
-        assert type(found) is type(expected), path
-        assert len(found) == len(expected), path
-        for i, member in enumerate(expected):
-            same(found[i], member, f"{path}.{i}")
-    else:
-        assert (type(found), found) == (type(expected), expected), path
-
-
 # Four ranks
 
 
 def test_the_state_of_four_ranks_comes_back_bit_for_bit(four_ranks: Path) -> None:
     expected = torch.load(f"{four_ranks}.pt", weights_only=True)
     assert expected["optimizer"]["state"]["0.weight"]["step"].item() == 2
-    with pytest.warns(NotVerified, match="only its CRC-32 sums were checked"):
-        same(dcp_folders.read(four_ranks), expected)
-    with pytest.warns(NotVerified, match="nothing was verified"):
-        same(dcp_folders.read(four_ranks, verify=False, mapped=False), expected)
+    with pytest.warns(NotVerified, match="CRC-32"):
+        assert same(dcp_folders.read(four_ranks), expected)
+    with pytest.warns(NotVerified):
+        assert same(dcp_folders.read(four_ranks, verify=False, mapped=False), expected)
 
 
 def test_a_folder_tells_its_names_specs_and_values(four_ranks: Path) -> None:
@@ -186,19 +163,25 @@ def test_a_folder_tells_its_names_specs_and_values(four_ranks: Path) -> None:
         assert folder.specs["tensors.brief"] == TensorSpec("bfloat16", (5, 3))
         assert list(folder.specs) == folder.names
         assert folder.values["values.betas"] == (0.9, 0.99)
-        assert folder.values["optimizer.param_groups.0.lr"] == 0.01
         assert not folder.values.keys() & set(folder.names)
-        assert repr(folder) == f"<DCP folder {str(four_ranks)!r} with {len(folder.names)} tensors>"
+        for offsets, shape in [((0,), (1,)), ((0, 0), (6, 7)), ((-1, 0), (1, 1)), ((0, 5), (1, 3))]:
+            with pytest.raises(BadIndex, match=r"tensors\.blocks"):
+                folder.box("tensors.blocks", Box(offsets, shape))
+        with pytest.raises(TensorNotFound, match=r"tensors\.block"):
+            folder.tensor("tensors.block")
+    with pytest.raises(ClosedFile):
+        folder.tensor("tensors.blocks")
+    for verify in ("require", "", 0, None):
+        with pytest.raises(BadOption, match="verify"):
+            DCPFolder(four_ranks, verify=verify)  # type: ignore[arg-type]
 
 
-def test_few_files_are_open_at_once(four_ranks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tests.kit.descriptors import open_files  # the ranks, which run this file, have no tests
-
-    monkeypatch.setattr(items, "MAX_OPEN", 1)
+def test_few_files_are_open_at_once(four_ranks: Path, seams: Seams) -> None:
+    seams.bound("open items", 1)
     expected = torch.load(f"{four_ranks}.pt", weights_only=True)
     with DCPFolder(four_ranks, mapped=False) as folder:
         for name in ("blocks", "columns", "rows"):
-            assert bits(folder.tensor(f"tensors.{name}")) == bits(expected["tensors"][name])
+            assert same(folder.tensor(f"tensors.{name}"), expected["tensors"][name])
             assert len(open_files(four_ranks)) in (1, 2)  # one, and its direct twin
     assert open_files(four_ranks) == []
 
@@ -214,38 +197,35 @@ BOXES = {
 
 
 @pytest.mark.parametrize("name", BOXES)
-def test_a_box_reads_the_items_that_it_touches_and_no_others(
-    name: str, four_ranks: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_box_reads_the_items_that_it_touches_and_no_others(name: str, four_ranks: Path) -> None:
     described = pickle.loads((four_ranks / ".metadata").read_bytes())
-    read: list[Any] = []
-    whole_item = items.ItemFiles._bytes
-    monkeypatch.setattr(
-        items.ItemFiles,
-        "_bytes",
-        lambda files, item: (read.append((item.file, item.start)), whole_item(files, item))[1],
-    )
     with DCPFolder(four_ranks) as folder:
         whole = folder.tensor(name)
-        for offsets, shape in BOXES[name]:
-            read.clear()
-            found = folder.box(name, Box(offsets, shape))
-            index = tuple(slice(a, a + n) for a, n in zip(offsets, shape, strict=True))
-            assert bits(found) == bits(whole[index])
-            touched = []
-            for chunk in described.state_dict_metadata[name].chunks:
-                ends = zip(offsets, shape, chunk.offsets, chunk.sizes, strict=True)
-                if all(max(a, b) < min(a + n, b + m) for a, n, b, m in ends):
-                    info = described.storage_data[MetadataIndex(name, chunk.offsets)]
-                    touched.append((info.relative_path, info.offset))
-            assert sorted(read) == sorted(touched)
+    for offsets, shape in BOXES[name]:
+        box = Box(offsets, shape)
+        index = tuple(slice(a, a + n) for a, n in zip(offsets, shape, strict=True))
+        with DCPFolder(four_ranks) as folder:
+            assert same(folder.box(name, box), whole[index].contiguous())
+        for chunk in described.state_dict_metadata[name].chunks:
+            ends = zip(offsets, shape, chunk.offsets, chunk.sizes, strict=True)
+            is_touched = all(max(a, b) < min(a + n, b + m) for a, n, b, m in ends)
+            info = described.storage_data[MetadataIndex(name, chunk.offsets)]
+            harm = damaged(four_ranks / info.relative_path, info.offset + info.length // 2)
+            with harm, DCPFolder(four_ranks) as folder:
+                if is_touched:
+                    with pytest.raises(StandfastError):
+                        folder.box(name, box)
+                else:
+                    assert same(folder.box(name, box), whole[index].contiguous())
 
 
-@pytest.mark.parametrize("verify", ["require", "", 0, None])
-def test_a_verify_that_is_neither_true_nor_false_is_refused(verify: Any, tmp_path: Path) -> None:
-    path = save({"weight": torch.ones(3)}, tmp_path / "checkpoint")
-    with pytest.raises(BadOption, match="verify="):
-        DCPFolder(path, verify=verify)
+@contextmanager
+def damaged(path: Path, start: int) -> Iterator[None]:
+    """Some bytes in the middle of an item are others for a while."""
+    before = path.read_bytes()
+    path.write_bytes(before[:start] + bytes(64 * [255]) + before[start + 64 :])
+    yield
+    path.write_bytes(before)
 
 
 def test_a_mapped_chunk_is_not_copied_for_the_sake_of_a_box(tmp_path: Path) -> None:
@@ -261,35 +241,19 @@ def test_a_mapped_chunk_is_not_copied_for_the_sake_of_a_box(tmp_path: Path) -> N
             tracemalloc.stop()
 
 
-def test_what_is_no_box_of_the_tensor_is_refused(four_ranks: Path) -> None:
-    with DCPFolder(four_ranks) as folder:
-        for offsets, shape in [((0,), (1,)), ((0, 0), (6, 7)), ((-1, 0), (1, 1)), ((0, 5), (1, 3))]:
-            with pytest.raises(BadIndex, match=r"'tensors.blocks' has the shape \[5, 7\]"):
-                folder.box("tensors.blocks", Box(offsets, shape))
-        with pytest.raises(TensorNotFound, match=r"no tensor 'tensors.block'"):
-            folder.tensor("tensors.block")
-    with pytest.raises(ClosedFile, match="the folder was closed"):
-        folder.tensor("tensors.blocks")
-
-
 def test_neither_torch_nor_a_process_group_is_needed(four_ranks: Path) -> None:
     program = """if True:
         import sys
         sys.modules["torch"] = None
         from standfast.dcp.folder.folder import DCPFolder
         with DCPFolder(sys.argv[1], framework="numpy") as folder:
-            tree = folder.tree()
-        print(type(tree["tensors"]["rows"]), tree["tensors"]["rows"].tobytes().hex())
+            print(folder.tree()["tensors"]["rows"].tobytes().hex())
     """
-    ran = subprocess.run(
-        [sys.executable, "-c", program, str(four_ranks)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    command = [sys.executable, "-c", program, str(four_ranks)]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert ran.returncode == 0, ran.stderr
     rows = torch.load(f"{four_ranks}.pt", weights_only=True)["tensors"]["rows"]
-    assert ran.stdout.split(" ", 2)[2].split() == [bits(rows)[2].hex()]
+    assert ran.stdout.split() == [rows.numpy().tobytes().hex()]
 
 
 # One rank
@@ -312,25 +276,13 @@ def some_state() -> dict[str, Any]:
     }
 
 
-DTYPES = (
-    torch.bool,
-    torch.uint8,
-    torch.int8,
-    torch.int16,
-    torch.int32,
-    torch.int64,
-    torch.uint16,
-    torch.uint32,
-    torch.uint64,
-    torch.float16,
-    torch.bfloat16,
-    torch.float32,
-    torch.float64,
-    torch.complex64,
-    torch.complex128,
-    torch.float8_e4m3fn,
-    torch.float8_e5m2,
-)
+DTYPES = [
+    getattr(torch, name)
+    for name in (
+        "bool uint8 int8 int16 int32 int64 uint16 uint32 uint64 float16 bfloat16 float32 float64 "
+        "complex64 complex128 float8_e4m3fn float8_e5m2"
+    ).split()
+]
 
 
 @pytest.mark.parametrize(
@@ -352,8 +304,8 @@ def test_every_dtype_and_shape_comes_back(options: dict[str, Any], tmp_path: Pat
     folder = save(state, tmp_path / "checkpoint", **options)
     with DCPFolder(folder) as opened:
         tree = opened.tree()
-        same(tree.pop("grad"), torch.Tensor(state.pop("grad").detach()))
-        same(tree, state)
+        assert same(tree.pop("grad"), state.pop("grad").detach())
+        assert same(tree, state)
         tree["number"].add_(1)  # what is handed out is the caller's
         assert opened.tensor("number").item() == 3.5
 
@@ -367,27 +319,23 @@ def test_pairs_of_float4_are_counted_one_by_one(tmp_path: Path) -> None:
         assert torch.equal(found.view(torch.uint8), pairs.view(torch.uint8))
         part = folder.box("pairs", Box((1, 2), (2, 4))).view(torch.uint8)
         assert torch.equal(part, pairs.view(torch.uint8)[1:3, 1:3])
-        with pytest.raises(BadIndex, match="lie in pairs"):
+        with pytest.raises(BadIndex, match="pairs"):
             folder.box("pairs", Box((1, 1), (2, 4)))
 
 
-def test_the_tree_has_its_lists_again(tmp_path: Path) -> None:
+def test_the_tree_has_its_lists_again_and_is_flat_if_it_was(tmp_path: Path) -> None:
     state = {
         "z": [torch.ones(1), {}, {"a": [torch.zeros(2), [torch.ones(3)]]}],
         "a": {"b": {"c": 1}, 5: torch.ones(2)},
         "nothing": {},
     }
-    with DCPFolder(save(state, tmp_path / "checkpoint")) as folder:
+    with DCPFolder(save(state, tmp_path / "nested")) as folder:
         expected = {"z": state["z"], "a": {"b": {"c": 1}, "5": torch.ones(2)}}
-        same(folder.tree(), expected)
-
-
-def test_a_state_that_was_not_flattened_is_flat(tmp_path: Path) -> None:
+        assert same(folder.tree(), expected)
     planner = dcp.DefaultSavePlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
-    state = {"w": torch.ones(2), "rest": {1: [2, {"x": 3}]}}
-    with DCPFolder(save(state, tmp_path / "checkpoint", planner=planner)) as folder:
-        same(folder.tree(), state)
-        assert list(folder.tree()) == ["w", "rest"]
+    flat = {"w": torch.ones(2), "rest": {1: [2, {"x": 3}]}}
+    with DCPFolder(save(flat, tmp_path / "flat", planner=planner)) as folder:
+        assert same(folder.tree(), flat)
 
 
 def test_tensors_inside_of_values_share_what_they_shared(tmp_path: Path) -> None:
@@ -410,7 +358,7 @@ def test_an_object_is_refused_by_name_or_left_out(tmp_path: Path) -> None:
     folder = save(state, tmp_path / "checkpoint")
     with DCPFolder(folder) as opened:
         assert opened.tensor("model.w").tolist() == [1, 1]
-        with pytest.raises(RefusedPickle, match=r"item 'config' .*test_folder.Config"):
+        with pytest.raises(RefusedPickle, match="config"):
             opened.tree()
     with DCPFolder(folder, tensors_only=True) as opened:
         assert opened.tree()["model"]["w"].tolist() == [1, 1]
@@ -424,10 +372,10 @@ def test_an_object_is_refused_by_name_or_left_out(tmp_path: Path) -> None:
 
 
 def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(MissingFile, match="no folder of DCP's"):
+    with pytest.raises(MissingFile):
         DCPFolder(tmp_path)
     (tmp_path / "__0.metadata").touch()
-    with pytest.raises(UnsupportedFile, match="use_collectives=True"):
+    with pytest.raises(UnsupportedFile, match="use_collectives"):
         DCPFolder(tmp_path)
 
 
@@ -455,10 +403,10 @@ class Flipped(StreamTransformExtension):
 def test_other_ways_to_write_items_are_refused_by_name(tmp_path: Path) -> None:
     state = some_state()
     transformed = save(state, tmp_path / "a", _extensions=[Flipped()])
-    with pytest.raises(UnsupportedFile, match=r"transformed \(stream.flipped/1\): load"):
+    with pytest.raises(UnsupportedFile, match=r"stream\.flipped/1"):
         DCPFolder(transformed)
     form = SerializationFormat.SAFETENSORS
-    with pytest.raises(UnsupportedFile, match=r"SAFETENSORS.*save it again with the default"):
+    with pytest.raises(UnsupportedFile, match="SAFETENSORS"):
         DCPFolder(save(state, tmp_path / "b", serialization_format=form))
 
 
@@ -517,155 +465,125 @@ def at(name: str, field: str, value: Any) -> Callable[[Any], None]:
     return lambda m: setattr(item_of(m, name), field, value)
 
 
-HOSTILE: dict[str, tuple[Callable[[Any], Any], type[StandfastError], str]] = {
-    "above the folder": (at(A, "relative_path", "../x"), BadField, r"'../x' is not the plain"),
-    "absolute": (at(A, "relative_path", "/etc/passwd"), BadField, "is not the plain name"),
-    "backslash": (at(A, "relative_path", "..\\x"), BadField, "is not the plain name"),
-    "dots": (at(A, "relative_path", ".."), BadField, "is not the plain name"),
-    "no name": (at(A, "relative_path", ""), BadField, "is not the plain name"),
-    "itself": (at(A, "relative_path", ".metadata"), BadField, "is not the plain name"),
-    "zero byte": (at(A, "relative_path", "a\0b"), BadField, "is not the plain name"),
-    "no text": (at(A, "relative_path", 5), BadField, "relative_path: expected a str"),
-    "no such file": (at(A, "relative_path", "__9_0.distcp"), MissingData, "__9_0.distcp: the file"),
-    "long name": (at(A, "relative_path", "ä" * 250), MissingData, "is not there"),
-    "negative": (at(A, "offset", -1), BadField, "offset: expected a count, found a negative"),
-    "huge": (at(A, "length", 1 << 60), LimitExceeded, "length: a number over"),
-    "behind the end": (at(A, "offset", 1 << 40), TruncatedFile, "but the file has"),
-    "short item": (at(A, "length", 47), SizeMismatch, "has 48 bytes, but its item has 47"),
-    "overlapping items": (
-        lambda m: setattr(item_of(m, A), "offset", item_of(m, B).offset),
-        BadRange,
-        "overlaps one at",
-    ),
-    "item of another": (
-        lambda m: m.storage_data.update(
-            {MetadataIndex(A, (0, 0)): item_of(m, B), MetadataIndex(B, (0,)): item_of(m, A)}
-        ),
-        BadField,
-        r"it is TensorSpec.*but .metadata has TensorSpec",
-    ),
-    "value for a tensor": (
-        lambda m: m.storage_data.update(
-            {MetadataIndex(A, (0, 0)): item_of(m, RATE), MetadataIndex(RATE): item_of(m, A)}
-        ),
-        BadField,
-        "it is not one tensor",
-    ),
-    "no item": (lambda m: m.storage_data.pop(MetadataIndex(RATE)) and None, BadField, "no item"),
+LAST = MetadataIndex(RATE)
+FIRST, SECOND = MetadataIndex(A, (0, 0)), MetadataIndex(B, (0,))
+
+
+def swapped(one: MetadataIndex, other: MetadataIndex) -> Callable[[Any], None]:
+    """Each has the item of the other."""
+
+    def swap(metadata: Any) -> None:
+        data = metadata.storage_data
+        data[one], data[other] = data[other], data[one]
+
+    return swap
+
+
+def chunks(change: Callable[[list[Any]], Any]) -> Callable[[Any], Any]:
+    return lambda m: change(m.state_dict_metadata[A].chunks)
+
+
+def properties(**fields: Any) -> Callable[[Any], None]:
+    def change(metadata: Any) -> None:
+        for name, value in fields.items():
+            setattr(metadata.state_dict_metadata[A].properties, name, value)
+
+    return change
+
+
+def path(name: str, *parts: Any) -> Callable[[Any], None]:
+    return lambda m: with_path(m, name, parts or tuple(name.split(".")))
+
+
+HOSTILE: dict[str, tuple[Callable[[Any], Any], type[StandfastError]]] = {
+    **{
+        f"file {name!r}": (at(A, "relative_path", name), BadField)
+        for name in ("../x", "/etc/passwd", "..\\x", "..", "", ".metadata", "a\0b", 5)
+    },
+    "no such file": (at(A, "relative_path", "__9_0.distcp"), MissingData),
+    "long name": (at(A, "relative_path", "ä" * 250), MissingData),
+    "negative": (at(A, "offset", -1), BadField),
+    "huge": (at(A, "length", 1 << 60), LimitExceeded),
+    "after the end": (at(A, "offset", 1 << 40), TruncatedFile),
+    "short item": (at(A, "length", 47), SizeMismatch),
+    "overlapping": (lambda m: setattr(item_of(m, A), "offset", item_of(m, B).offset), BadRange),
+    "item of another": (swapped(FIRST, SECOND), BadField),
+    "value for a tensor": (swapped(FIRST, LAST), BadField),
+    "no item": (lambda m: delete(m.storage_data, LAST), BadField),
     "item of nothing": (
         lambda m: m.storage_data.update({MetadataIndex("x"): item_of(m, A)}),
         BadField,
-        "'x': an item at None",
     ),
-    "too large": (size(5, 3), BadRange, "do not fill its shape"),
-    "too small": (size(3, 3), BadRange, r"\[4, 3\] at \[0, 0\] reaches outside of \[3, 3\]"),
-    "other dimensions": (size(12), BadRange, "of other dimensions"),
-    "overlapping chunks": (
-        lambda m: cut(m, ((0, 0), (3, 3)), ((2, 0), (2, 3))),
-        BadRange,
-        "its 2 chunks overlap or do not fill",
-    ),
-    "a hole": (
-        lambda m: cut(m, ((0, 0), (1, 3)), ((2, 0), (2, 3))),
-        BadRange,
-        "its 2 chunks overlap or do not fill",
-    ),
-    "chunk twice": (
-        lambda m: cut(m, ((0, 0), (4, 3)), ((0, 0), (4, 3))),
-        DuplicateKey,
-        "two chunks begin at the same place",
-    ),
-    "more chunks than items": (
-        lambda m: m.state_dict_metadata[A].chunks.extend(m.state_dict_metadata[A].chunks * 99),
-        BadField,
-        "100 chunks, but",
-    ),
-    "sparse": (
-        lambda m: setattr(m.state_dict_metadata[A].properties, "layout", torch.sparse_coo),
-        UnsupportedFile,
-        r"'model.a': the layout 'torch.sparse_coo', which has no plain bytes",
-    ),
-    "quantized": (
-        lambda m: setattr(m.state_dict_metadata[A].properties, "dtype", torch.qint8),
-        UnsupportedFile,
-        r"'model.a': torch.qint8, a dtype that Standfast does not have",
-    ),
-    "another dtype": (
-        lambda m: setattr(m.state_dict_metadata[A].properties, "dtype", torch.int32),
-        BadField,
-        r"it is TensorSpec\(dtype='float32'.*has TensorSpec\(dtype='int32'",
-    ),
-    "no chunk": (lambda m: m.state_dict_metadata[A].chunks.clear(), BadRange, "0 chunks"),
-    "version": (lambda m: setattr(m, "version", "2.0"), UnsupportedFile, "version '2.0'"),
-    "no path": (lambda m: m.planner_data.pop(A) and None, BadField, "the same names: 'model.a'"),
-    "another path": (
-        lambda m: m.planner_data.update({A: ("model", "c")}),
-        BadField,
-        "is not its name",
-    ),
-    "deep path": (
-        lambda m: with_path(m, "a" + ".a" * 100, ("a",) * 101),
-        LimitExceeded,
-        "over 100",
-    ),
-    "through a leaf": (lambda m: with_path(m, "model.a.x", ("model", "a", "x")), BadField, "leaf"),
-    "dict that is a list": (
-        lambda m: with_path(m, "model.0", ("model", 0)),
-        BadField,
-        "also a dict",
-    ),
-    "list of a billion": (
-        lambda m: with_path(m, "more.list.1000000000", ("more", "list", 10**9)),
-        LimitExceeded,
-        "more holes than members",
-    ),
-    "negative place": (
-        lambda m: with_path(m, "more.list.-1", ("more", "list", -1)),
-        BadField,
-        "found a negative number",
-    ),
-    "root is a list": (lambda m: with_path(m, "0", (0,)), BadField, "is not its name"),
-    "not a Metadata": (
-        lambda m: m.storage_meta,
-        BadField,
-        "expected a Metadata, found StorageMeta",
-    ),
-    "no storage_data": (lambda m: setattr(m, "storage_data", None), BadField, "expected a dict"),
+    "too large": (size(5, 3), BadRange),
+    "too small": (size(3, 3), BadRange),
+    "other dimensions": (size(12), BadRange),
+    "overlapping chunks": (lambda m: cut(m, ((0, 0), (3, 3)), ((2, 0), (2, 3))), BadRange),
+    "a hole": (lambda m: cut(m, ((0, 0), (1, 3)), ((2, 0), (2, 3))), BadRange),
+    "duplicate chunk": (lambda m: cut(m, ((0, 0), (4, 3)), ((0, 0), (4, 3))), DuplicateKey),
+    "more chunks than items": (chunks(lambda found: found.extend(found * 99)), BadField),
+    "no chunk": (chunks(list.clear), BadRange),
+    "sparse": (properties(layout=torch.sparse_coo), UnsupportedFile),
+    "quantized": (properties(dtype=torch.qint8), UnsupportedFile),
+    "another dtype": (properties(dtype=torch.int32), BadField),
+    "version": (lambda m: setattr(m, "version", "2.0"), UnsupportedFile),
+    "no path": (lambda m: delete(m.planner_data, A), BadField),
+    "another path": (lambda m: m.planner_data.update({A: ("model", "c")}), BadField),
+    "long path": (lambda m: m.planner_data.update({A: ("x" * 100_000,) * 99}), BadField),
+    "deep path": (path("a" + ".a" * 100), LimitExceeded),
+    "through a leaf": (path("model.a.x"), BadField),
+    "dict that is a list": (path("model.0", "model", 0), BadField),
+    "list of a billion": (path("more.list.1000000000", "more", "list", 10**9), LimitExceeded),
+    "negative place": (path("more.list.-1", "more", "list", -1), BadField),
+    "root is a list": (path("0", 0), BadField),
+    "not a Metadata": (lambda m: m.storage_meta, BadField),
+    "no storage_data": (lambda m: setattr(m, "storage_data", None), BadField),
 }
+
+
+def delete(given: dict[Any, Any], key: Any) -> None:
+    del given[key]
 
 
 @pytest.mark.parametrize("case", HOSTILE)
 def test_metadata_that_lies_is_refused(case: str, folder: Path) -> None:
-    change, error, message = HOSTILE[case]
+    change, error = HOSTILE[case]
     described_again(folder, change)
-    with pytest.raises(error, match=message) as caught:
-        DCPFolder(folder).tree()
-    assert type(caught.value) is error
-    assert str(folder) in str(caught.value)
-
-
-def test_a_path_of_long_parts_is_not_put_together(folder: Path) -> None:
-    described_again(folder, lambda m: m.planner_data.update({A: ("x" * 100_000,) * 99}))
-    data = (folder / ".metadata").read_bytes()
     tracemalloc.start()
     try:
-        with pytest.raises(BadField, match="is not its name"):
-            contents.read_contents(data)
-        assert tracemalloc.get_traced_memory()[1] < 2_000_000
+        with pytest.raises(error, match=re.escape(str(folder))) as caught:
+            DCPFolder(folder).tree()
+        assert tracemalloc.get_traced_memory()[1] < 4_000_000
     finally:
         tracemalloc.stop()
+    assert type(caught.value) is error
 
 
-def test_no_name_in_metadata_is_called(folder: Path, tmp_path: Path) -> None:
-    class Call:
-        def __reduce__(self) -> Any:
-            return os.system, (f"touch {tmp_path}/was_called",)
+class Call:
+    """Makes a folder when it is unpickled."""
 
-    described_again(folder, lambda m: setattr(m.storage_meta, "load_id", Call()))
-    assert not (tmp_path / "was_called").exists()
-    with pytest.raises(RefusedPickle, match=r"posix.system is none of the names.*ever called$"):
-        DCPFolder(folder)
-    assert not (tmp_path / "was_called").exists()
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self.folder),)
+
+
+@pytest.mark.parametrize("where", ["metadata", "value"])
+def test_no_name_is_called(where: str, folder: Path, tmp_path: Path) -> None:
+    call, buffer = Call(tmp_path / "called"), io.BytesIO()
+    torch.save(call, buffer)
+    (folder / "other").write_bytes(buffer.getvalue())
+
+    def change(metadata: Any) -> None:
+        if where == "metadata":
+            metadata.storage_meta.load_id = call
+        info = item_of(metadata, RATE)
+        info.relative_path, info.offset, info.length = "other", 0, len(buffer.getvalue())
+
+    described_again(folder, change)
+    with pytest.raises(RefusedPickle, match=r"posix\.mkdir"):
+        _ = DCPFolder(folder).values
+    assert not (tmp_path / "called").exists()
 
 
 def test_mutated_metadata_gives_the_same_or_an_error(folder: Path) -> None:
@@ -673,7 +591,7 @@ def test_mutated_metadata_gives_the_same_or_an_error(folder: Path) -> None:
     original = path.read_bytes()
     draw = random.Random(11)
     outcomes = {"same": 0, "refused": 0}
-    for number in range(600):
+    for number in range(400):
         mutated = bytearray(original)
         place = draw.randrange(len(mutated))
         match number % 4:
@@ -689,28 +607,26 @@ def test_mutated_metadata_gives_the_same_or_an_error(folder: Path) -> None:
         path.write_bytes(mutated)
         try:
             with DCPFolder(folder) as opened:
-                same(opened.tree(), expected)
+                assert same(opened.tree(), expected)
             outcomes["same"] += 1
         except StandfastError:
             outcomes["refused"] += 1
-    assert outcomes["same"] > 5  # in the path and the id that were saved, which nobody reads
-    assert outcomes["refused"] > 400
+    assert outcomes["same"] > 3  # in the path and the id that were saved, which nobody reads
+    assert outcomes["refused"] > 260
 
 
 def test_a_file_that_is_missing_or_cut_is_named(folder: Path) -> None:
     data = folder / "__0_0.distcp"
     content = data.read_bytes()
     data.write_bytes(content[:-1])
-    with pytest.raises(
-        TruncatedFile, match=rf"__0_0.distcp: its items end at {len(content):,}, but"
-    ):
+    with pytest.raises(TruncatedFile, match=r"__0_0\.distcp"):
         DCPFolder(folder)
     data.write_bytes(content + b"behind all items")
     with DCPFolder(folder) as opened:
-        same(opened.tree(), some_state())
+        assert same(opened.tree(), some_state())
         data.unlink()
-        same(opened.tensor(A), some_state()["model"]["a"])  # it is open
-    with pytest.raises(MissingData, match=r"__0_0.distcp: the file is not there"):
+        assert same(opened.tensor(A), some_state()["model"]["a"])  # it is open
+    with pytest.raises(MissingData, match=r"__0_0\.distcp"):
         DCPFolder(folder)
 
 
@@ -722,26 +638,12 @@ def test_a_flipped_bit_of_a_tensor_is_found(mapped: bool, folder: Path) -> None:
     content[content.index(values) + 3] ^= 1
     data.write_bytes(content)
     with DCPFolder(folder, mapped=mapped) as opened:
-        with pytest.raises(
-            DigestMismatch, match=r"item 'model.a' .*CRC-32.*verify=False"
-        ) as caught:
+        with pytest.raises(DigestMismatch, match="verify=False") as caught:
             opened.tensor(A)
         assert caught.value.tensors == (A,)
-        same(opened.tensor(B), some_state()["model"]["b"])
+        assert same(opened.tensor(B), some_state()["model"]["b"])
     with DCPFolder(folder, mapped=mapped, verify=False) as opened:
         assert opened.tensor(A).shape == (4, 3)
-
-
-def test_a_folder_without_checksums_opens_when_told_so(tmp_path: Path) -> None:
-    torch.serialization.set_crc32_options(False)
-    try:
-        folder = save(some_state(), tmp_path / "checkpoint")
-    finally:
-        torch.serialization.set_crc32_options(True)
-    with DCPFolder(folder) as opened, pytest.raises(DigestMismatch):
-        opened.tree()
-    with DCPFolder(folder, verify=False) as opened:
-        same(opened.tree(), some_state())
 
 
 def test_mutated_items_give_the_same_or_an_error(folder: Path) -> None:
@@ -755,31 +657,10 @@ def test_mutated_items_give_the_same_or_an_error(folder: Path) -> None:
         path.write_bytes(mutated)
         try:
             with DCPFolder(folder) as opened:
-                same(opened.tree(), expected)
+                assert same(opened.tree(), expected)
         except StandfastError:
             refused += 1
     assert refused > 30
-
-
-def test_a_foreign_name_in_a_value_is_not_called(folder: Path, tmp_path: Path) -> None:
-    class Call:
-        def __reduce__(self) -> Any:
-            return os.system, (f"touch {tmp_path}/was_called",)
-
-    buffer = io.BytesIO()
-    torch.save(Call(), buffer)
-
-    def change(metadata: Any) -> None:
-        info = item_of(metadata, RATE)
-        info.relative_path, info.offset, info.length = "other", 0, len(buffer.getvalue())
-
-    (described_again(folder, change) / "other").write_bytes(buffer.getvalue())
-    with (
-        DCPFolder(folder) as opened,
-        pytest.raises(RefusedPickle, match=r"'more.rate'.*posix.system"),
-    ):
-        _ = opened.values
-    assert not (tmp_path / "was_called").exists()
 
 
 # Boxes that fill a tensor
@@ -788,7 +669,7 @@ def test_a_foreign_name_in_a_value_is_not_called(folder: Path, tmp_path: Path) -
 def test_boxes_fill_a_tensor_exactly_when_each_element_is_in_one() -> None:
     draw = random.Random(2)
     filled = 0
-    for _ in range(3000):
+    for _ in range(1500):
         shape = tuple(draw.randrange(1, 4) for _ in range(draw.randrange(4)))
         boxes = [Box((0,) * len(shape), shape)]
         for _ in range(draw.randrange(5) if shape else 0):  # cut one of them in two
@@ -813,13 +694,13 @@ def test_boxes_fill_a_tensor_exactly_when_each_element_is_in_one() -> None:
             filled += 1
         except BadRange:
             assert (count != 1).any()
-    assert 500 < filled < 2500
+    assert 250 < filled < 1250
 
 
 def test_a_tensor_cut_along_too_many_dimensions_is_refused_at_once() -> None:
     shape = (2,) * 64
     halves = [Box((0,) * 64, (1,) * 64), Box((1,) * 64, (1,) * 64)]
-    with pytest.raises(LimitExceeded, match="2 chunks, cut along 64 dimensions"):
+    with pytest.raises(LimitExceeded, match="64"):
         check_filled(shape, halves, "it")
 
 

@@ -6,6 +6,7 @@ It has eight devices here, all of them the host's.
 
 from __future__ import annotations
 
+import re
 from collections import OrderedDict
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,11 +44,7 @@ register_framework("jax", "standfast.jax.framework")
 
 MESH = jax.make_mesh((4, 2), ("rows", "columns"))
 WIDE = ("float64", "int64", "uint64", "complex128")
-NARROW = [
-    name
-    for name in CODE_OF
-    if name not in WIDE and hasattr(jnp, name) and not name.startswith("float6")
-]
+NARROW = sorted({*CODE_OF} - {*WIDE, "float6_e2m3fn", "float6_e3m2fn"})
 
 
 def placed(value: Any, *axes: str | None) -> jax.Array:
@@ -97,13 +94,9 @@ def run(tmp_path: Path) -> standfast.Run:
 # Arrays
 
 
-def test_there_are_eight_devices_and_all_dtypes() -> None:
-    assert len(jax.devices()) == 8
-    assert {"bfloat16", "float8_e4m3fn", "float8_e8m0fnu", "float4_e2m1fn", "uint16"} < {*NARROW}
-
-
 @pytest.mark.parametrize("dtype", NARROW)
 def test_every_dtype_comes_back_bit_for_bit(dtype: str, run: standfast.Run) -> None:
+    assert {*DTYPES} == {*NARROW, *WIDE, "float6_e2m3fn", "float6_e3m2fn"}
     value = any_bits(dtype, (6, 4, 10))
     tree = {"whole": value, "turned": value.T, "empty": value[:0], "flat": value.reshape(-1)}
     if not dtype.startswith("float4"):
@@ -125,29 +118,23 @@ def test_what_jax_would_narrow_is_refused_and_comes_back_where_it_is_not(
         assert_same(run.load(1), tree)
     with pytest.raises(UnsupportedDType, match="jax_enable_x64"):
         run.load(1)
-    with pytest.raises(UnsupportedDType, match="jax_enable_x64"):
-        tensor_of(np.zeros(2), standfast.TensorSpec("float64", (2,)), "jax")
-    with pytest.raises(StateMismatch, match=r"float64: .*jax_enable_x64"):
+    with pytest.raises(StateMismatch, match="jax_enable_x64"):
         restore(run, {**tree})
+    with pytest.raises(UnsupportedDType, match="int4"):
+        source_of(jnp.ones(2, jnp.int4))
+    with pytest.raises(UnsupportedDType, match="float6_e2m3fn"):
+        adapter.tensor(np.zeros(3, np.uint8), standfast.TensorSpec("float6_e2m3fn", (4,)))
 
 
 def test_a_float4_is_two_to_a_byte_the_first_one_low(run: standfast.Run) -> None:
     value = jnp.array([0.5, 1.0, -6.0, 0.0], "float4_e2m1fn")
-    checkpoint = run.save(1, {"x": value})
-    assert checkpoint.nbytes == 2
+    assert run.save(1, {"x": value}).nbytes == 2
     stored = source_of(value)
     out = np.empty(2, np.uint8)
     stored.copy_to(out, 0)
     assert out.tolist() == [0x21, 0x0F]
-    with pytest.raises(UnsupportedShape, match="pad the shape"):
+    with pytest.raises(UnsupportedShape):
         source_of(value[:3])
-
-
-def test_a_dtype_that_files_have_not_is_refused() -> None:
-    with pytest.raises(UnsupportedDType, match=r"int4.*astype"):
-        source_of(jnp.ones(2, jnp.int4))
-    with pytest.raises(UnsupportedDType, match="float6_e2m3fn"):
-        adapter.tensor(np.zeros(3, np.uint8), standfast.TensorSpec("float6_e2m3fn", (4,)))
 
 
 @pytest.mark.parametrize("implementation", ["threefry2x32", "rbg", "unsafe_rbg"])
@@ -167,19 +154,18 @@ def test_random_keys_come_back_as_keys_that_draw_the_same(
     assert restore(run, tree)["cut"].sharding == tree["cut"].sharding
 
 
-def test_keys_that_a_file_lies_about_are_refused() -> None:
-    words = np.zeros((3, 2), np.uint32)
-    spec = standfast.TensorSpec("uint32", (3, 2))
-    with pytest.raises(UnknownFramework, match="no random keys of 'nonsense'"):
-        tensor_of(words, spec, "jax:key:nonsense")
-    with pytest.raises(BadField, match="cannot be random keys"):
-        tensor_of(words, spec, "jax:key:rbg")
-    with pytest.raises(BadField, match="cannot be random keys"):
-        tensor_of(
-            words.view(np.int32), standfast.TensorSpec("int32", (3, 2)), "jax:key:threefry2x32"
-        )
-    with pytest.raises(UnknownFramework, match="newer release"):
-        tensor_of(words, spec, "jax:later")
+@pytest.mark.parametrize(
+    ("kind", "dtype", "error"),
+    [
+        *(("key:nonsense", "uint32", UnknownFramework), ("later", "uint32", UnknownFramework)),
+        *(("key:rbg", "uint32", BadField), ("key:threefry2x32", "int32", BadField)),
+    ],
+)
+def test_keys_that_a_file_lies_about_are_refused(
+    kind: str, dtype: str, error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        tensor_of(np.zeros((3, 2), dtype), standfast.TensorSpec(dtype, (3, 2)), f"jax:{kind}")
 
 
 def test_a_dtype_that_gives_way_to_others_still_does(run: standfast.Run) -> None:
@@ -224,30 +210,23 @@ def _traced(x: Any) -> Any:
 
 
 def test_what_has_no_values_is_refused_with_its_path(run: standfast.Run) -> None:
-    with pytest.raises(UnsupportedTensor, match="traced array"):
+    with pytest.raises(UnsupportedTensor):
         jax.jit(_traced)(1.0)
-    with pytest.raises(RefusedState, match=r"deep\.0: a traced array"):
+    with pytest.raises(RefusedState, match=r"deep\.0:"):
         jax.jit(lambda x: run.save(1, {"deep": [x]}))(1.0)
     donated = jnp.ones(3)
     donated.delete()
-    with pytest.raises(RefusedState, match=r"deep\.0: the array was deleted"):
+    with pytest.raises(RefusedState, match=r"deep\.0:"):
         run.save(1, {"deep": [donated]})
-    with pytest.raises(RefusedState, match=r"deep\.0: a ShapeDtypeStruct"):
+    with pytest.raises(RefusedState, match=r"deep\.0:"):
         run.save(1, {"deep": [jax.ShapeDtypeStruct((2,), np.float32)]})
-
-
-def test_arrays_are_never_filled() -> None:
-    value = jnp.ones(3)
-    with pytest.raises(UnsupportedTensor, match="cannot be written to"):
-        adapter.fill(value, np.zeros(3, np.float32), standfast.TensorSpec("float32", (3,)))
-    assert "cannot be written to" in str(adapter.why_not_fillable(value))
 
 
 def test_loading_to_a_device_and_casting(run: standfast.Run) -> None:
     run.save(1, {"x": jnp.arange(4.0), "n": jnp.arange(4)})
     found = run.load(1, cast=jnp.bfloat16)
     assert_same(found, {"x": jnp.arange(4.0).astype(jnp.bfloat16), "n": jnp.arange(4)})
-    with pytest.raises(BadOption, match="default device"):
+    with pytest.raises(BadOption):
         run.load(1, device="cuda:0")
     with jax.default_device(jax.devices()[5]):
         assert run.load(1)["x"].devices() == {jax.devices()[5]}
@@ -280,25 +259,21 @@ def test_the_boxes_of_an_array_have_each_element_once(axes: tuple[str | None, ..
 
 
 def test_an_array_that_is_not_cut_up_has_no_boxes() -> None:
-    assert shards(jnp.ones(4)) is None
-    assert shards(placed(jnp.ones(4))) is None
-    assert shards(jax.random.key(0)) is None
-    assert shards(placed(jnp.ones((0, 8)), None, "rows")) is None
-    assert shards(placed(jnp.ones(8, "float4_e2m1fn"), "rows")) is None
-    assert shards(jax.ShapeDtypeStruct((2,), np.float32)) is None
+    whole = [
+        *(jnp.ones(4), placed(jnp.ones(4)), placed(jnp.ones((0, 8)), None, "rows")),
+        *(jax.random.key(0), placed(jnp.ones(8, "float4_e2m1fn"), "rows")),
+        jax.ShapeDtypeStruct((2,), np.float32),
+    ]
+    assert [shards(each) for each in whole] == [None] * len(whole)
     assert jax.jit(lambda x: shards(x) is None)(1.0)
     gone = placed(jnp.ones(8), "rows")
     gone.delete()
-    with pytest.raises(UnsupportedTensor, match="deleted"):
+    with pytest.raises(UnsupportedTensor):
         shards(gone)
-
-
-def test_the_boxes_of_random_keys_are_those_of_their_words() -> None:
-    found = shards(placed(jax.random.split(jax.random.key(0), 8), "rows"))
-    assert found is not None
-    assert found.spec == standfast.TensorSpec("uint32", (8, 2))
-    boxes = [box for box, _ in found.shards]
-    assert boxes == [((at, 0), (2, 2)) for at in (0, 2, 4, 6)]
+    keys = shards(placed(jax.random.split(jax.random.key(0), 8), "rows"))
+    assert keys is not None  # those of their words
+    assert keys.spec == standfast.TensorSpec("uint32", (8, 2))
+    assert [box for box, _ in keys.shards] == [((at, 0), (2, 2)) for at in (0, 2, 4, 6)]
 
 
 @pytest.mark.parametrize("axes", [(), ("rows",), (None, "columns"), (("rows", "columns"),)])
@@ -310,9 +285,9 @@ def test_an_array_is_put_together_of_the_boxes_that_it_wants(axes: tuple[Any, ..
     arrays = [whole[tuple(slice(a, a + n) for a, n in zip(*box, strict=True))] for box in boxes]
     found = assembled(target, arrays)
     assert (bits(found), found.sharding) == (whole.tobytes(), target.sharding)
-    with pytest.raises(StateMismatch, match="boxes are wanted"):
+    with pytest.raises(StateMismatch):
         assembled(target, [*arrays, whole])
-    with pytest.raises(StateMismatch, match=r"float32.* is wanted .* float64"):
+    with pytest.raises(StateMismatch, match="float64"):
         assembled(target, [each.astype(np.float64) for each in arrays])
 
 
@@ -331,11 +306,9 @@ def test_a_cut_array_is_saved_whole(run: standfast.Run) -> None:
     assert memory is not None
     assert memory.strides == (32, 4)
     assert memory != memory_of(cut + 0)
-
-
-def test_a_cut_array_of_which_elements_share_a_byte_is_saved_whole(run: standfast.Run) -> None:
+    # Of these, elements share a byte, or there are none.
     tree = {"x": placed(any_bits("float4_e2m1fn", (8, 4)), "rows"), "e": placed(jnp.ones((0, 8)))}
-    save(run, 1, tree)
+    save(run, 2, tree)
     assert bits(restore(run)["x"]) == bits(restore(run, tree)["x"]) == bits(tree["x"])
 
 
@@ -421,16 +394,11 @@ def test_a_target_says_where_and_as_what_arrays_come_back(run: standfast.Run) ->
     assert bits(found["c"]) == bits(whole.astype(jnp.bfloat16))
     assert type(found["d"]) is np.ndarray
     assert bits(found["d"]) == bits(whole.astype(jnp.float16))
-    found["d"][:] = 0  # it is nobody else's
+    found["d"][:] = 0  # it shares no memory
     assert bits(restore(run, target)["d"]) == bits(whole.astype(jnp.float16))
-
-
-def test_a_target_whose_mesh_has_no_devices_is_refused(run: standfast.Run) -> None:
-    tree = {"x": placed(jnp.ones(8), "rows"), "y": jnp.ones(3)}
-    save(run, 1, tree)
-    with pytest.raises(BadOption, match="names no devices"):
-        restore(run, jax.eval_shape(lambda: tree))
-    assert_same(restore(run, {**jax.eval_shape(lambda: tree), "x": tree["x"]}), tree)
+    described = jax.eval_shape(lambda: {"a": target["b"]})  # whose mesh has no devices
+    with pytest.raises(BadOption):
+        restore(run, {**target, **described})
 
 
 def test_what_does_not_fit_a_target_is_named(run: standfast.Run) -> None:
@@ -444,26 +412,23 @@ def test_what_does_not_fit_a_target_is_named(run: standfast.Run) -> None:
     }
     with pytest.raises(StateMismatch) as caught:
         restore(run, target)
-    assert str(caught.value).splitlines()[1:] == [
-        "missing in the checkpoint: a.2",
-        "missing in the checkpoint: b.y.mu",
-        "unexpected in the checkpoint: b.x",
+    said = [line.rpartition("checkpoint: ")[2] for line in str(caught.value).splitlines()[1:]]
+    assert said == [
+        *("a.2", "b.y.mu", "b.x"),
         "different: a.0: float32 [3] was saved, float32 [4] is wanted",
         "different: a.1: a plain value was saved, an array is wanted",
         "different: k: uint32 [4] jax:key:rbg was saved, uint32 [4] jax:key:unsafe_rbg is wanted",
         "different: n: int32 [3] was saved, float32 [3] is wanted",
     ]
-    with pytest.raises(StateMismatch, match=r"unexpected in the checkpoint: a\.0"):
-        restore(run, {"a": jnp.ones(3)})
-    with pytest.raises(StateMismatch, match=r"missing in the checkpoint: a\.0\.deep"):
-        restore(run, {"a": [{"deep": jnp.ones(3)}]})
+    for path, wanted in {"a.0": jnp.ones(3), "a.0.deep": [{"deep": jnp.ones(3)}]}.items():
+        with pytest.raises(StateMismatch, match=re.escape(path)):
+            restore(run, {"a": wanted})
 
 
 def test_a_damaged_checkpoint_is_passed_over_as_by_a_run(run: standfast.Run) -> None:
     save(run, 1, {"x": jnp.arange(1000.0)})
-    second = save(run, 2, {"x": jnp.arange(1000.0) + 1})
-    folder = run.store.logs.parent / "checkpoints" / "models" / run.hash
-    file = folder / second.head.files[0].name
+    save(run, 2, {"x": jnp.arange(1000.0) + 1})
+    (file,) = (run.store.logs.parent / "checkpoints").rglob("*_step_000002.*.safetensors")
     data = bytearray(file.read_bytes())
     data[-100] ^= 1
     file.write_bytes(data)
@@ -474,13 +439,6 @@ def test_a_damaged_checkpoint_is_passed_over_as_by_a_run(run: standfast.Run) -> 
         assert bits(restore(run, target)["x"]) == bits(jnp.arange(1000.0))
 
 
-def test_a_tree_that_holds_itself_is_refused() -> None:
-    tree: list[Any] = []
-    tree.append(tree)
-    with pytest.raises(RefusedState, match="cycle"):
-        Pytree(tree).state_dict()
-
-
 # A training state
 
 OPTIONS: dict[str, Any] = {"name": "a", "every": 1, "quiet": True, "asynchronous": False}
@@ -488,14 +446,17 @@ OPTIONS: dict[str, Any] = {"name": "a", "every": 1, "quiet": True, "asynchronous
 
 def test_pytrees_in_a_training_state_come_back(tmp_path: Path) -> None:
     def program(steps: int) -> standfast.TrainingState:
-        tree = everything()
-        cut = placed(jnp.zeros((8, 8)), "rows")
-        state = standfast.TrainingState(tree=Pytree(tree), key=Pytree(jax.random.key(5)))
-        state.tree.value["cut"] = cut
+        tree = everything() | {"cut": placed(jnp.zeros((8, 8)), "rows")}
+        plain = {"layers": [{"w": jnp.zeros(3)}], "n": (1,)}
+        state = standfast.TrainingState(
+            tree=Pytree(tree), key=Pytree(jax.random.key(5)), params=plain
+        )
         with standfast.Checkpointer(tmp_path, state, **OPTIONS) as ckpt:
             for step in ckpt.steps(steps):
                 state.tree.value["cut"] = state.tree.value["cut"] + 1
                 state.key.value = jax.random.split(state.key.value)[0]
+                layer = state.params["layers"][0]
+                layer["w"] = layer["w"] + 1
                 ckpt.step(step, loss=jnp.sum(state.tree.value["cut"]))
         assert not ckpt.resume_report.inexact
         return state
@@ -506,8 +467,8 @@ def test_pytrees_in_a_training_state_come_back(tmp_path: Path) -> None:
     sharding = first.tree.value["cut"].sharding
     assert again.tree.value["cut"].sharding.is_equivalent_to(sharding, 2)
     assert (np.asarray(again.tree.value["cut"]) == 3).all()
-    record = standfast.Store(tmp_path).resolve("a@3")
-    assert record.metrics == {"loss": 192.0}
+    assert_same(again.params, {"layers": [{"w": jnp.zeros(3) + 3}], "n": (1,)})
+    assert standfast.Store(tmp_path).resolve("a@3").metrics == {"loss": 192.0}
 
 
 def test_a_pytree_takes_only_what_fits() -> None:
@@ -516,9 +477,9 @@ def test_a_pytree_takes_only_what_fits() -> None:
         pytree.load_state_dict(
             {"a": jnp.ones(2), "k": jax.random.key(0, impl="unsafe_rbg"), "b": 1}
         )
-    assert str(caught.value).splitlines()[1:] == [
-        "missing in the checkpoint: n",
-        "unexpected in the checkpoint: b",
+    said = [line.rpartition("checkpoint: ")[2] for line in str(caught.value).splitlines()[1:]]
+    assert said == [
+        *("n", "b"),
         "different: a: float32 [2] was saved, float32 [3] is there now",
         "different: k: key<urbg> [] was saved, key<rbg> [] is there now",
     ]
@@ -529,36 +490,16 @@ def test_a_pytree_takes_only_what_fits() -> None:
     assert_same(pytree.value, {"a": jnp.zeros(3), "k": jax.random.key(9, impl="rbg"), "n": 4})
 
 
-def test_a_plain_dict_gets_new_arrays_in_the_place_of_old_ones(tmp_path: Path) -> None:
-    def program(steps: int) -> standfast.TrainingState:
-        state = standfast.TrainingState(params={"layers": [{"w": jnp.zeros(3)}], "n": (1,)})
-        with standfast.Checkpointer(tmp_path, state, **OPTIONS) as ckpt:
-            for step in ckpt.steps(steps):
-                layer = state.params["layers"][0]
-                layer["w"] = layer["w"] + 1
-                ckpt.step(step)
-        return state
-
-    program(3)
-    assert_same(program(3).params, {"layers": [{"w": jnp.zeros(3) + 3}], "n": (1,)})
-
-
 def test_a_metric_is_kept_though_its_array_is_donated() -> None:
     loss = jnp.full((1,), 2.5, jnp.bfloat16)
     kept = adapter.held(loss)
     loss.delete()
     assert kept.item() == 2.5
     for value in (jnp.ones(2), jax.random.key(0), jnp.ones((), jnp.complex64)):
-        with pytest.raises(UnsupportedTensor, match="not one real number"):
+        with pytest.raises(UnsupportedTensor):
             adapter.held(value)
-
-
-def test_jax_has_no_random_states_but_its_keys() -> None:
+    with pytest.raises(UnsupportedTensor):  # arrays are never filled
+        adapter.fill(value, np.zeros((), np.complex64), standfast.TensorSpec("complex64", ()))
     assert adapter.random_states() == {}
-    assert adapter.restore_random_states({}) == []
     with pytest.raises(BadField):
         adapter.restore_random_states({"cpu": 1})
-
-
-def test_all_of_the_dtypes_are_thought_of() -> None:
-    assert {*DTYPES} == {*NARROW, *WIDE, "float6_e2m3fn", "float6_e3m2fn"}

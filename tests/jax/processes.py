@@ -43,7 +43,7 @@ def main(port: str, number: int, store: str) -> None:
     cut = made("processes", "devices")
     assert not cut.is_fully_addressable
     assert wanted_boxes(cut) == [((2 * number, 0), (2, 4)), ((2 * number, 4), (2, 4))]
-    with pytest.raises(UnsupportedTensor, match=r"several processes.*process_allgather"):
+    with pytest.raises(UnsupportedTensor, match="process_allgather"):
         source_of(cut)
     found = shards(cut)
     assert found is not None
@@ -78,7 +78,7 @@ def main(port: str, number: int, store: str) -> None:
     for shard in restored.addressable_shards:
         assert np.asarray(shard.data).tobytes() == whole[shard.index].tobytes()
     # One process alone cannot save what it has only a part of.
-    with pytest.raises(StandfastError, match=r"x: .*part of the tensor"):
+    with pytest.raises(StandfastError, match="x:"):
         standfast.Store(f"{store}-{number}").run("part").save(1, {"x": cut})
     print("all is well")
 

@@ -14,6 +14,7 @@ import torch
 
 import standfast
 from standfast import errors
+from tests.kit.stores import flip, same
 from tests.store.schema.test_versions import of_version_2
 
 with warnings.catch_warnings():
@@ -23,7 +24,6 @@ with warnings.catch_warnings():
 
     from standfast.lightning import StandfastIO
     from tests.lightning.programs.training import Data, Net, fit, trainer_of
-    from tests.lightning.test_callback import differences
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::UserWarning:lightning"),
@@ -65,7 +65,7 @@ def test_modelcheckpoint_writes_into_the_store_and_deletes_from_it(tmp_path: Pat
     other = Net()
     trainer.validate(other, datamodule=Data(), ckpt_path=best.best_model_path, verbose=False)
     wanted = StandfastIO(store).load_checkpoint(best.best_model_path)
-    assert differences(dict(wanted["state_dict"]), dict(other.state_dict())) == []
+    assert same(dict(wanted["state_dict"]), dict(other.state_dict()))
 
     last = folder / "last.ckpt"
     further = trainer_of(
@@ -98,6 +98,8 @@ def test_what_has_a_tag_stays_in_the_store(tmp_path: Path) -> None:
     io = StandfastIO(tmp_path / "store")
     for step in (1, 2):
         io.save_checkpoint(checkpoint(step), tmp_path / f"{step}.ckpt")
+    size = sum(path.stat().st_size for path in (tmp_path / "store").rglob("*.safetensors"))
+    assert 160_000 < size < 200_000  # equal tensors are written once
     standfast.Store(tmp_path / "store").resolve("latest").tag("paper")
     io.remove_checkpoint(tmp_path / "1.ckpt")
     io.save_checkpoint(checkpoint(3), tmp_path / "2.ckpt")
@@ -126,15 +128,6 @@ def test_a_run_stays_whose_other_record_cannot_be_read(tmp_path: Path, unreadabl
     io.teardown()
 
 
-def test_equal_tensors_are_written_once(tmp_path: Path) -> None:
-    io = StandfastIO(tmp_path / "store")
-    for step in range(5):
-        io.save_checkpoint(checkpoint(step, float(step)), tmp_path / f"{step}.ckpt")
-    io.teardown()
-    size = sum(path.stat().st_size for path in (tmp_path / "store").rglob("*.safetensors"))
-    assert 160_000 < size < 200_000
-
-
 def test_a_damaged_or_lost_checkpoint_is_not_loaded(tmp_path: Path) -> None:
     io, path = StandfastIO(tmp_path / "store"), tmp_path / "one.ckpt"
     io.save_checkpoint(checkpoint(), path)
@@ -150,27 +143,30 @@ def test_a_damaged_or_lost_checkpoint_is_not_loaded(tmp_path: Path) -> None:
         with pytest.raises(errors.BadField):
             io.load_checkpoint(path)
     path.write_text(json.dumps({**json.loads(sound), "sequence": 77}))
-    with pytest.raises(errors.RefNotFound, match="saved again"):
+    with pytest.raises(errors.RefNotFound):
         io.load_checkpoint(path)
     path.write_text(sound)
-    with pytest.raises(errors.RefNotFound, match="store"):
+    with pytest.raises(errors.RefNotFound):
         StandfastIO(tmp_path / "other").load_checkpoint(path)
     with pytest.raises(errors.MissingFile):
         io.load_checkpoint(tmp_path / "none.ckpt")
     for file in (tmp_path / "store").rglob("*.safetensors"):
-        data = bytearray(file.read_bytes())
-        data[-1] ^= 1
-        file.write_bytes(data)
+        flip(file)
     with pytest.raises(errors.DamagedFile):
         io.load_checkpoint(path)
 
 
-def test_a_pointer_of_a_newer_version_is_neither_damaged_nor_replaced(tmp_path: Path) -> None:
-    io, path = StandfastIO(tmp_path / "store"), tmp_path / "one.ckpt"
-    io.save_checkpoint(checkpoint(), path)
-    text = path.read_text()
-    path.write_text(json.dumps({**json.loads(text), "colour": "blue"}))
+def test_what_a_newer_version_wrote_is_neither_replaced_nor_deleted(tmp_path: Path) -> None:
+    io, path, other = StandfastIO(tmp_path / "store"), tmp_path / "1.ckpt", tmp_path / "2.ckpt"
+    io.save_checkpoint(checkpoint(1), path)
+    io.save_checkpoint(checkpoint(2), other)
+    io.teardown()
+    path.write_text(json.dumps({**json.loads(path.read_text()), "colour": "blue"}))
     assert io.load_checkpoint(path)["global_step"] == 1
+    of_version_2(next((tmp_path / "store").rglob("*_step_000001.json")))
+    with pytest.raises(errors.TooNew):
+        io.remove_checkpoint(other)
+    assert io.load_checkpoint(other)["global_step"] == 2
     path.write_text('{"standfast":2}')
     for use in (
         lambda: io.load_checkpoint(path),
@@ -180,19 +176,7 @@ def test_a_pointer_of_a_newer_version_is_neither_damaged_nor_replaced(tmp_path: 
         with pytest.raises(errors.TooNew):
             use()
     assert path.read_text() == '{"standfast":2}'
-    assert [step for _, step in stored(tmp_path / "store")] == [1]
-    io.teardown()
-
-
-def test_the_pointer_to_what_cannot_be_deleted_stays(tmp_path: Path) -> None:
-    io = StandfastIO(tmp_path / "store")
-    for step in (1, 2):
-        io.save_checkpoint(checkpoint(step), tmp_path / f"{step}.ckpt")
-    io.teardown()
-    of_version_2(next((tmp_path / "store").rglob("*_step_000001.json")))
-    with pytest.raises(errors.TooNew):
-        io.remove_checkpoint(tmp_path / "2.ckpt")
-    assert io.load_checkpoint(tmp_path / "2.ckpt")["global_step"] == 2
+    assert [step for _, step in stored(tmp_path / "store")] == [2]
 
 
 class Code:
@@ -206,9 +190,9 @@ def test_ordinary_files_are_loaded_and_no_code_of_theirs_is_run(
     monkeypatch.chdir(tmp_path)
     io = StandfastIO("store")
     torch.save(checkpoint(), "plain.ckpt")
-    assert differences(io.load_checkpoint("plain.ckpt"), checkpoint()) == []
+    assert same(io.load_checkpoint("plain.ckpt"), checkpoint())
     torch.save({**checkpoint(), "code": Code()}, "code.ckpt")
-    with pytest.raises(errors.RefusedPickle, match="weights_only=False"):
+    with pytest.raises(errors.RefusedPickle):
         io.load_checkpoint("code.ckpt")
     Path("old.ckpt").write_bytes(pickle.dumps(Code()))
     with pytest.raises(errors.RefusedPickle):

@@ -103,7 +103,7 @@ TRAINING: Final = (
         new="        if True:\n            return\n        stored =",
         tests=(
             "tests/training/background/test_overlap.py"
-            "::test_what_is_edited_by_hand_is_never_committed_as_the_step_before[_edit]",
+            "::test_what_is_edited_by_hand_is_never_committed_as_the_step_before[_edit-False]",
         ),
     ),
     Mutant(

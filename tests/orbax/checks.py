@@ -28,6 +28,7 @@ from standfast.errors import (
 )
 from standfast.jax import restore
 from standfast.tensors import register_framework
+from tests.kit.seams import Seams
 
 register_framework("jax", "standfast.jax.framework")
 
@@ -52,14 +53,10 @@ def check(found: Any) -> None:
     assert found["none"] is None
 
 
-def sync(handler: Any) -> Any:
-    return ocp.Checkpointer(handler)
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     base = tmp_path_factory.mktemp("orbax")
-    with sync(ocp.StandardCheckpointHandler()) as writer:
+    with ocp.Checkpointer(ocp.StandardCheckpointHandler()) as writer:
         writer.save(base / "standard", args=ocp.args.StandardSave(tree()))
     ocp.PyTreeCheckpointer().save(base / "pytree", {**tree(), "text": "hello"})
     ocp.PyTreeCheckpointer(use_ocdbt=False).save(base / "files", tree())
@@ -101,38 +98,36 @@ def test_what_was_read_goes_into_a_run_and_comes_back_as_a_pytree(
 
 
 def test_a_folder_that_is_no_checkpoint_is_refused(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(UnknownFormat, match="no checkpoint of Orbax"):
+    with pytest.raises(UnknownFormat):
         orbax.read(tmp_path)
-    with pytest.raises(UnknownFormat, match="of the steps 7, 8: give the folder of one"):
+    with pytest.raises(UnknownFormat, match=r"7.*8"):
         orbax.read(folder / "many")
     with pytest.raises(MissingFile):
         orbax.read(tmp_path / "absent")
-    with pytest.raises(UnsupportedFile, match="key: the item is neither"):
+    with pytest.raises(UnsupportedFile, match="key"):
         orbax.read(folder / "many/8")
 
 
-def test_damage_is_an_error_of_ours(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_damage_is_an_error_of_ours(folder: Path, tmp_path: Path, seams: Seams) -> None:
     broken = shutil.copytree(folder / "standard", tmp_path / "broken")
     (broken / "_METADATA").write_text("{}")
-    with pytest.raises(DamagedFile, match="Orbax cannot read it"):
+    with pytest.raises(DamagedFile):
         orbax.read(broken)
     step = shutil.copytree(folder / "many/7", tmp_path / "step")
     (step / "settings" / "metadata").write_text('{"lr": ')
-    with pytest.raises(DamagedFile, match="no JSON"):
+    with pytest.raises(DamagedFile):
         orbax.read(step)
     huge = shutil.copytree(folder / "files", tmp_path / "huge")
     header = huge / "params.n" / ".zarray"
     header.write_text(json.dumps(json.loads(header.read_text()) | {"shape": [1 << 50]}))
-    with pytest.raises(LimitExceeded, match="of memory are available"):
+    with pytest.raises(LimitExceeded):
         orbax.read(huge)
-    monkeypatch.setattr(orbax, "_MAX_JSON", 4)
-    with pytest.raises(LimitExceeded, match="bytes of JSON"):
+    seams.bound("bytes of Orbax metadata", 4)
+    with pytest.raises(LimitExceeded):
         orbax.read(folder / "many/7")
 
 
 def test_without_the_library_it_is_said(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "orbax.checkpoint", None)
-    with pytest.raises(UnknownFramework, match="pip install orbax-checkpoint"):
+    with pytest.raises(UnknownFramework, match="orbax-checkpoint"):
         orbax.read(folder / "standard")

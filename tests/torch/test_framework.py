@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
+from torch._subclasses import FakeTensorMode
 
 import standfast
-from standfast.errors import UnknownFramework, UnsupportedTensor
+from standfast.files.writer import write_stream
+from standfast.formats.safetensors import file as safetensors
 from standfast.formats.safetensors.file import CODE_OF
-from standfast.tensors import source_of
+from standfast.torch import framework as adapter
+from tests.kit.stores import same
 
 DTYPES = [getattr(torch, name) for name in CODE_OF if hasattr(torch, name)]
-
-
-def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
-    b = b.detach().contiguous()
-    return a.dtype == b.dtype and a.shape == b.shape and torch.equal(_bits(a), _bits(b))
-
-
-def _bits(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.contiguous().reshape(-1).view(torch.uint8)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -39,8 +33,10 @@ def test_every_dtype_and_layout_comes_back(dtype: torch.dtype, tmp_path: Path) -
     path = tmp_path / "state.safetensors"
     standfast.save(path, tensors)
     loaded = standfast.load(path, framework="torch")
-    assert list(loaded) == list(tensors)
-    assert all(_same(loaded[name], tensor) for name, tensor in tensors.items())
+    assert same(loaded, tensors)
+    loaded["plain"].zero_()  # they are writable and share no memory with each other or the file
+    assert same(loaded["transposed"], tensors["transposed"])
+    assert same(standfast.load(path, framework="torch"), tensors)
 
 
 def test_lazy_conjugates_and_negatives_are_saved_as_what_they_mean(tmp_path: Path) -> None:
@@ -55,24 +51,11 @@ def test_lazy_conjugates_and_negatives_are_saved_as_what_they_mean(tmp_path: Pat
 
 def test_a_model_and_its_parameters_go_in_as_they_are(tmp_path: Path) -> None:
     model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3))
-    standfast.save(tmp_path / "a.safetensors", model.state_dict())
-    standfast.save(tmp_path / "b.safetensors", model.named_parameters())
-    copy = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3))
-    copy.load_state_dict(standfast.load(tmp_path / "a.safetensors", framework="torch"))
-    assert all(_same(a, b) for a, b in zip(copy.parameters(), model.parameters(), strict=True))
-    assert list(standfast.load(tmp_path / "b.safetensors")) == [
-        n for n, _ in model.named_parameters()
-    ]
-
-
-def test_loaded_tensors_are_writable_and_separate(tmp_path: Path) -> None:
-    path = tmp_path / "state.safetensors"
-    standfast.save(path, {"a": torch.zeros(5), "b": torch.zeros(5)})
-    loaded = standfast.load(path, framework="torch")
-    loaded["a"] += 1
-    assert loaded["b"].sum() == 0
-    assert loaded["a"].untyped_storage().nbytes() == 20
-    assert standfast.load(path, framework="torch")["a"].sum() == 0
+    expected = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    for state in (model.state_dict(), model.named_parameters()):
+        standfast.save(tmp_path / "a.safetensors", state)
+        loaded = standfast.load(tmp_path / "a.safetensors", framework="torch")
+        assert same({name: loaded[name] for name in expected}, expected)
 
 
 def _freed(tensor: torch.Tensor) -> torch.Tensor:
@@ -80,8 +63,13 @@ def _freed(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
+def _fake() -> torch.Tensor:
+    with FakeTensorMode():
+        return torch.ones(3)
+
+
 PLAINLESS = {
-    "to_dense": lambda: torch.eye(3).to_sparse(),
+    "sparse": lambda: torch.eye(3).to_sparse(),
     "meta device": lambda: torch.empty(3, device="meta"),
     "nested": lambda: torch.nested.nested_tensor([torch.ones(2)], layout=torch.jagged),
     "quantized": lambda: torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8),
@@ -90,40 +78,20 @@ PLAINLESS = {
     "65 dimensions": lambda: torch.zeros((1,) * 65),
     "lazy module": lambda: torch.nn.LazyLinear(2).weight,
     "complex32": lambda: torch.ones(3, dtype=torch.complex32),
+    "fake": _fake,
 }
 
 
 @pytest.mark.parametrize("reason", PLAINLESS)
 @pytest.mark.filterwarnings("ignore")
 def test_what_has_no_plain_bytes_is_refused_by_name(reason: str, tmp_path: Path) -> None:
-    with pytest.raises(standfast.errors.RefusedTensor, match=f"'layer.weight'.*{reason}"):
+    with pytest.raises(standfast.errors.RefusedTensor, match=r"layer\.weight"):
         standfast.save(tmp_path / "state.safetensors", {"layer.weight": PLAINLESS[reason]()})
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_wrapper_of_tensors_is_refused(tmp_path: Path) -> None:
-    from torch._subclasses import FakeTensorMode
-
-    with FakeTensorMode():
-        fake = torch.ones(3)
-    with pytest.raises(UnsupportedTensor, match="FakeTensor"):
-        standfast.save(tmp_path / "state.safetensors", {"x": fake})
-
-
-def test_an_unknown_framework_is_named(tmp_path: Path) -> None:
-    standfast.save(tmp_path / "state.safetensors", {})
-    with pytest.raises(UnknownFramework, match="there are numpy, torch"):
-        standfast.load(tmp_path / "state.safetensors", framework="tensorflow")
-
-
 def test_tensors_on_a_device_come_piece_by_piece_with_the_same_bytes() -> None:
-    """The way of an accelerator's tensors, walked with tensors on the CPU."""
-    import io
-
-    from standfast.files.writer import write_stream
-    from standfast.formats.safetensors import file as safetensors
-    from standfast.torch import framework as adapter
-
+    """What is done with an accelerator's tensors, done with tensors on the CPU."""
     tensors = {
         "plain": torch.randn(300, 7),
         "transposed": torch.randn(64, 5000).bfloat16().T,
@@ -136,22 +104,3 @@ def test_tensors_on_a_device_come_piece_by_piece_with_the_same_bytes() -> None:
     specs = [(name, source.spec) for name, source in zip(tensors, sources, strict=True)]
     write_stream(piecewise, safetensors.layout(specs, {}, True), sources)
     assert piecewise.getvalue() == direct.getvalue()
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="a stream is what a GPU has")
-def test_what_another_stream_is_still_writing_is_waited_for() -> None:
-    from standfast.files.staging.staging import SharedStaging
-
-    staging = SharedStaging()
-    busy = torch.randn(8192, 8192, device="cuda")
-    tensor = torch.zeros(64 << 20, device="cuda")
-    with torch.cuda.stream(torch.cuda.Stream()):
-        for value in range(1, 6):
-            for _ in range(10):
-                busy = busy @ busy * 1e-3
-            tensor.fill_(value)
-            [copy] = staging.stage([source_of(tensor)])
-            data = copy.contiguous()
-            assert data is not None
-            assert set(data.view(np.float32)[:: 1 << 16]) == {float(value)}
-    staging.close()

@@ -5,16 +5,16 @@ from __future__ import annotations
 import itertools
 import json
 import multiprocessing
-import os
 import random
-import weakref
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch.utils.data import (
     BatchSampler,
@@ -27,8 +27,10 @@ from torch.utils.data import (
     get_worker_info,
 )
 
-from standfast.errors import RefusedState, StateMismatch
+from standfast.errors import BadOption, RefusedState, StateMismatch
+from standfast.parallel import SingleRank
 from standfast.torch.loader import ResumableLoader
+from tests.kit.cases import kept
 
 # Torch warns of more workers than there are cores, which is nothing to these tests.
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
@@ -69,28 +71,23 @@ class Failing(Plain):
         return index
 
 
-class ByBatch(Plain):
-    def __getitems__(self, indices: list[int]) -> list[torch.Tensor]:
-        return [torch.tensor([index, len(indices)]) for index in indices]
+class Drawn(Dataset[Any]):
+    """Each sample is its index, and a number from each of the three global generators."""
 
+    def __init__(self, length: int) -> None:
+        self.length = length
 
-class Integers(Dataset[Any]):
     def __len__(self) -> int:
-        return 10
+        return self.length
 
     def __getitem__(self, index: int) -> np.ndarray[Any, Any]:
-        drawn = np.random.randint(1 << 30), int(torch.randint(1 << 30, ()))
-        return np.array([index, random.getrandbits(30), *drawn])
+        numbers = np.random.randint(1 << 30), int(torch.randint(1 << 30, ()))
+        return np.array([index, random.getrandbits(30), *numbers])
 
 
 class Seeds(Plain):
     def __getitem__(self, index: int) -> int:
         return get_worker_info().seed  # type: ignore[union-attr]
-
-
-class Pids(Plain):
-    def __getitem__(self, index: int) -> int:
-        return os.getpid()
 
 
 class Stream(IterableDataset[int]):
@@ -133,11 +130,12 @@ def _workers() -> list[Any]:
     return multiprocessing.active_children()
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("workers", kept([1, 2, 3], 2))
 def test_the_number_of_workers_changes_no_byte(workers: int) -> None:
     alone, helped = _augmented(), _augmented(num_workers=workers)
     for _ in range(2):
         assert _bytes(helped) == _bytes(alone)
+    assert _workers() == []
 
 
 @pytest.mark.long
@@ -146,14 +144,14 @@ def test_spawned_workers_give_the_same_batches() -> None:
     assert _bytes(spawned) == _bytes(_augmented())
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     length=st.integers(0, 20),
     batch_size=st.integers(1, 6),
     drop_last=st.booleans(),
     shuffle=st.booleans(),
     stop=st.integers(0, 30),
-    workers=st.tuples(st.sampled_from([0, 0, 1, 2]), st.sampled_from([0, 0, 1, 2])),
+    workers=st.tuples(st.sampled_from([0, 0, 0, 2]), st.sampled_from([0, 0, 0, 1])),
 )
 def test_batches_before_and_after_a_stop_are_those_of_a_run_without(
     length: int,
@@ -177,16 +175,13 @@ def test_batches_before_and_after_a_stop_are_those_of_a_run_without(
     assert before + after == expected
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("stop", range(5))
+@pytest.mark.parametrize(("stop", "workers"), [(0, 0), (1, 0), (4, 0), (3, 2)])
 def test_a_for_loop_yields_the_rest_of_a_restored_epoch(stop: int, workers: int) -> None:
     whole = _augmented()
     expected = [_bytes(whole), _bytes(whole)]
-    first = _augmented(num_workers=workers)
+    first, second = _augmented(num_workers=workers), _augmented()
     before = _bytes(itertools.islice(first, stop))
-    second = _augmented()
     second.load_state_dict(first.state_dict())
-
     assert before + _bytes(second) == expected[0]
     assert _bytes(second) == expected[1]
 
@@ -198,25 +193,17 @@ def test_the_global_random_states_are_left_alone(workers: int) -> None:
     loader = _augmented(num_workers=workers, persistent_workers=True)
     assert len(_bytes(loader)) + len(_bytes(loader)) == 8
     next(loader.forever())
-    assert _global_states() == before
-
-
-def test_the_global_random_states_are_put_back_after_an_error() -> None:
-    before = _global_states()
-    with pytest.raises(LookupError, match="sample 4 is broken"):
+    with pytest.raises(LookupError):
         list(ResumableLoader(Failing(6), 2))
     assert _global_states() == before
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-def test_what_the_training_draws_changes_no_batch(workers: int) -> None:
-    expected = _bytes(_augmented())
-    drawn = []
-    for batch in _augmented(num_workers=workers):
+def test_what_the_training_draws_changes_no_batch() -> None:
+    expected, drawn = _bytes(_augmented()), []
+    for batch in _augmented():
         drawn.append(batch.numpy().tobytes())
-        random.seed(3)
-        np.random.seed(3)
-        torch.manual_seed(3)
+        for seed in (random.seed, np.random.seed, torch.manual_seed):
+            seed(3)
     assert drawn == expected
 
 
@@ -280,62 +267,37 @@ def test_after_a_break_the_next_for_begins_the_next_epoch() -> None:
     assert (loader.epoch, loader.batch, loader.in_epoch) == (0, 1, True)
     assert _lists(loader) == epochs[1]
     assert loader.epoch == 2
-
-
-def test_after_a_break_a_restored_loader_continues_once() -> None:
-    loader = _plain()
+    loader = _plain()  # but one that was restored continues once
     loader.load_state_dict({**loader.state_dict(), "batch": 3})
     assert next(iter(loader)).tolist() == [6, 7]
     next(iter(loader))
     assert (loader.epoch, loader.batch) == (1, 1)
 
 
-def test_an_iterator_that_has_not_begun_follows_a_restore() -> None:
+def test_only_the_newest_iterator_goes_on_and_follows_a_restore() -> None:
     loader = _plain()
-    batches = iter(loader)
-    loader.load_state_dict({**loader.state_dict(), "batch": 3})
-    assert _lists(batches) == [[6, 7], [8, 9]]
-
-
-def test_an_iterator_that_has_begun_refuses_to_go_on_after_a_restore() -> None:
-    loader = _plain()
-    batches = iter(loader)
+    batches, later = iter(loader), iter(loader)
     next(batches)
     loader.load_state_dict({**loader.state_dict(), "batch": 3})
-    with pytest.raises(StateMismatch, match="newest iterator"):
+    with pytest.raises(StateMismatch):
         next(batches)
-    assert _lists(loader) == [[6, 7], [8, 9]]
-
-
-def test_two_iterators_at_once_are_refused() -> None:
-    loader = _plain()
-    with pytest.raises(StateMismatch, match="newest iterator"):
+    assert _lists(later) == [[6, 7], [8, 9]]
+    with pytest.raises(StateMismatch):
         list(zip(loader, loader, strict=True))
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_forever_goes_over_all_epochs(workers: int) -> None:
-    whole = _plain(4, 2, shuffle=True)
-    loader = _plain(4, 2, shuffle=True, num_workers=workers)
+def test_forever_goes_over_all_epochs_and_follows_a_restore_at_any_time(workers: int) -> None:
+    whole = _plain(shuffle=True)
     expected = [*_lists(whole), *_lists(whole), *_lists(whole)]
-    assert _lists(itertools.islice(loader.forever(), 5)) == expected[:5]
-    assert (loader.epoch, loader.batch) == (2, 1)
-    assert next(loader.forever()).tolist() == expected[5]
-
-
-@pytest.mark.parametrize("workers", [0, 1])
-def test_forever_follows_a_restore_at_any_time(workers: int) -> None:
-    loader = _plain(num_workers=workers, persistent_workers=True)
+    loader = _plain(shuffle=True, num_workers=workers, persistent_workers=True)
     batches = loader.forever()
-    loader.load_state_dict({**loader.state_dict(), "epoch": 4, "batch": 3})
-    assert _lists(itertools.islice(batches, 3)) == [[6, 7], [8, 9], [0, 1]]
-    assert (loader.epoch, loader.batch) == (5, 1)
-    loader.load_state_dict({**loader.state_dict(), "epoch": 1, "batch": 4})
-    assert next(batches).tolist() == [8, 9]
-    assert (loader.epoch, loader.batch) == (1, 5)
-
-
-def test_forever_ends_where_there_are_no_batches() -> None:
+    assert _lists(itertools.islice(batches, 11)) == expected[:11]
+    assert (loader.epoch, loader.batch) == (2, 1)
+    loader.load_state_dict({**loader.state_dict(), "epoch": 0, "batch": 4})
+    assert _lists(itertools.islice(batches, 2)) == expected[4:6]
+    assert (loader.epoch, loader.batch) == (1, 1)
+    assert next(loader.forever()).tolist() == expected[6]
     assert list(_plain(0).forever()) == []
 
 
@@ -349,7 +311,7 @@ def test_each_epoch_has_every_sample_in_an_order_of_its_own() -> None:
 
 
 def test_orders_and_random_states_stay_as_they_are_from_release_to_release() -> None:
-    loader = ResumableLoader(Integers(), 10, shuffle=True, seed=7)
+    loader = ResumableLoader(Drawn(10), 10, shuffle=True, seed=7)
     loader.load_state_dict({**loader.state_dict(), "epoch": 2})
     (batch,) = loader
     assert batch[:, 0].tolist() == [4, 7, 2, 6, 9, 8, 0, 5, 3, 1]
@@ -363,12 +325,6 @@ def test_without_randomness_it_gives_what_torch_gives(drop_last: bool) -> None:
     ours = ResumableLoader(dataset, 3, drop_last=drop_last)  # type: ignore[arg-type]
     assert len(ours) == len(theirs) == (2 if drop_last else 3)
     assert repr(list(ours)) == repr(list(theirs))
-
-
-@pytest.mark.parametrize("workers", [0, 1])
-def test_samples_are_fetched_together_where_the_dataset_can(workers: int) -> None:
-    loader = ResumableLoader(ByBatch(5), 3, num_workers=workers)
-    assert _lists(loader) == [[[0, 3], [1, 3], [2, 3]], [[3, 2], [4, 2]]]
 
 
 def test_persistent_workers_stay_and_follow_order_breaks_and_restores() -> None:
@@ -385,20 +341,10 @@ def test_persistent_workers_stay_and_follow_order_breaks_and_restores() -> None:
     assert _workers() == []
 
 
-def test_workers_end_with_their_iterator() -> None:
-    loader = ResumableLoader(Pids(8), 2, num_workers=2)
-    batches = iter(loader)
-    assert next(batches)[0].item() in {worker.pid for worker in _workers()}
-    del batches
-    assert _workers() == []
-    assert os.getpid() not in set(itertools.chain(*_lists(loader)))
-    assert _workers() == []
-
-
 @pytest.mark.parametrize("workers", [0, 2])
 def test_an_error_in_the_dataset_comes_through_and_counts_no_batch(workers: int) -> None:
     loader = ResumableLoader(Failing(8), 2, num_workers=workers)
-    with pytest.raises(LookupError, match="sample 4 is broken") as caught:
+    with pytest.raises(LookupError, match="4") as caught:
         list(loader)
     assert (loader.epoch, loader.batch) == (0, 2)
     # Torch's iterator hangs on the traceback, and takes seconds to end its workers in a collection.
@@ -407,37 +353,12 @@ def test_an_error_in_the_dataset_comes_through_and_counts_no_batch(workers: int)
     assert _workers() == []
 
 
-def test_a_batch_that_was_handed_out_is_not_kept() -> None:
-    batches = iter(_augmented())
-    batch = next(batches)
-    kept = weakref.ref(batch)
-    del batch
-    assert kept() is None
-    assert next(batches) is not None
-
-
-def test_options_for_workers_count_for_nothing_without_workers() -> None:
-    loader = _plain(
-        num_workers=0,
-        prefetch_factor=2,
-        persistent_workers=True,
-        timeout=5,
-        multiprocessing_context="spawn",
-    )
-    assert len(list(loader)) == 5
-
-
 def test_the_seeds_of_workers_follow_from_seed_and_epoch() -> None:
     first, second = (ResumableLoader(Seeds(2), 1, num_workers=2, seed=4) for _ in range(2))
     epochs = [_lists(first), _lists(first)]
     assert len({seed for (seed,) in itertools.chain(*epochs)}) == 4
     second.load_state_dict({**second.state_dict(), "epoch": 1})
     assert _lists(second) == epochs[1]
-
-
-def test_an_option_that_torch_does_not_know_is_an_error() -> None:
-    with pytest.raises(TypeError, match="prefetch"):
-        _plain(prefetch=2)
 
 
 def test_a_sampler_that_follows_from_the_epoch_resumes_too() -> None:
@@ -454,68 +375,336 @@ def test_a_sampler_that_follows_from_the_epoch_resumes_too() -> None:
     assert before + _bytes(second) == expected
     epochs = [torch.cat([batch[:-1, 0] for batch in whole]).tolist() for _ in range(2)]
     assert epochs[0] != epochs[1]
-    with pytest.raises(StateMismatch, match="sampler 'DistributedSampler' instead of None"):
+    with pytest.raises(StateMismatch, match="DistributedSampler"):
         ResumableLoader(Plain(10), 4).load_state_dict(first.state_dict())
 
 
-OTHERS = [
-    ("seed", 1, "seed 1 instead of 0"),
-    ("length", 11, "length 11 instead of 10"),
-    ("shuffle", True, "shuffle True instead of False"),
-    ("drop_last", True, "drop_last True instead of False"),
-    ("sampler", "Mine", "sampler 'Mine' instead of None"),
-    ("version", 2, "version 2 instead of 1"),
-    ("seed", False, "seed False instead of 0"),
-    ("seed", 1 << 50_000, "seed 0x1000"),
-    ("seed", np.zeros(3), "seed array"),
-    ("epoch", -1, "epoch -1, batch 0"),
-    ("epoch", -1 << 50_000, "epoch -0x1000"),
-    ("epoch", 1.0, r"epoch 1\.0, batch 0"),
-    ("batch", 6, "epoch 0, batch 6, batch_size 2: expected .* not more .* an epoch's 10 samples"),
-    ("batch", -1, "batch -1"),
-    ("batch", True, "batch True"),
-    ("batch_size", 0, "batch_size 0"),
-    ("batch_size", -2, "batch_size -2"),
-    ("batch_size", 2.0, r"batch_size 2\.0"),
+OTHERS: list[tuple[str, Any]] = [
+    *(("seed", 1), ("seed", False), ("seed", 1 << 50_000), ("seed", np.zeros(3))),
+    *(("length", 11), ("shuffle", True), ("drop_last", True), ("sampler", "Mine"), ("version", 2)),
+    *(("epoch", -1), ("epoch", -1 << 50_000), ("epoch", 1.0)),
+    *(("batch", 6), ("batch", -1), ("batch", True)),
+    *(("batch_size", 0), ("batch_size", -2), ("batch_size", 2.0)),
 ]
 
 
-@pytest.mark.parametrize(("field", "value", "message"), OTHERS, ids=range(len(OTHERS)))
-def test_the_state_of_another_loader_is_refused(field: str, value: Any, message: str) -> None:
+@pytest.mark.parametrize(("field", "value"), OTHERS, ids=range(len(OTHERS)))
+def test_the_state_of_another_loader_is_refused(field: str, value: Any) -> None:
     loader = _plain()
-    with pytest.raises(StateMismatch, match=message):
+    with pytest.raises(StateMismatch, match=field):
         loader.load_state_dict({**loader.state_dict(), field: value})
     assert (loader.epoch, loader.batch) == (0, 0)
 
 
 @pytest.mark.parametrize("state", [{}, {"epoch": 0, "batch": 1}, None, [1], {1: 2}])
 def test_what_is_no_state_of_a_loader_is_refused(state: Any) -> None:
-    with pytest.raises(
-        StateMismatch, match="a loader's state has the fields epoch, batch, batch_size, version"
-    ):
+    with pytest.raises(StateMismatch, match="batch_size"):
         _plain().load_state_dict(state)
 
 
-REFUSED = {
-    "iterable": (lambda: ResumableLoader(Stream()), "a Stream cannot .* StatefulDataLoader"),
-    "a set": (lambda: ResumableLoader({1, 2}), "a set cannot be continued"),  # type: ignore[arg-type]
-    "sampler": (lambda: _plain(sampler=RandomSampler(range(10))), "RandomSampler .* set_epoch"),
-    "both orders": (
-        lambda: _plain(sampler=DistributedSampler(Plain(4), num_replicas=1, rank=0), shuffle=True),
-        "no shuffle beside it",
-    ),
-    "batch_sampler": (
-        lambda: _plain(batch_sampler=BatchSampler(SequentialSampler(range(10)), 2, False)),
-        "takes no batch_sampler: .* StatefulDataLoader",
-    ),
-    "generator": (lambda: _plain(generator=torch.Generator()), "takes no generator: .* seed"),
-    "batch_size 0": (lambda: _plain(batch_size=0), "batch_size is 0: expected"),
-    "batch_size None": (lambda: _plain(batch_size=None), "batch_size is None: expected"),  # type: ignore[arg-type]
+BATCHES = BatchSampler(SequentialSampler(range(10)), 2, False)
+CHOSEN: DistributedSampler[Any] = DistributedSampler(Plain(4), num_replicas=1, rank=0)
+REFUSED: dict[str, Callable[[], Any]] = {
+    "Stream": lambda: ResumableLoader(Stream()),
+    "set": lambda: ResumableLoader({1, 2}),  # type: ignore[arg-type]
+    "RandomSampler": lambda: _plain(sampler=RandomSampler(range(10))),
+    "shuffle": lambda: _plain(sampler=CHOSEN, shuffle=True),
+    "batch_sampler": lambda: _plain(batch_sampler=BATCHES),
+    "generator": lambda: _plain(generator=torch.Generator()),
+    "batch_size is 0": lambda: _plain(batch_size=0),
+    "batch_size is None": lambda: _plain(batch_size=None),  # type: ignore[arg-type]
 }
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_resume_is_refused(case: str) -> None:
-    build, message = REFUSED[case]
-    with pytest.raises(RefusedState, match=message):
-        build()
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_resume_is_refused(name: str) -> None:
+    with pytest.raises(RefusedState, match=name):
+        REFUSED[name]()
+
+
+# On several ranks: a position means the same on any number of them
+
+
+def _loaders(length: int, size: int, batch_size: int, **options: Any) -> list[ResumableLoader]:
+    """One loader for each rank."""
+    options = {"shuffle": True, "seed": 3, **options}
+    return [
+        ResumableLoader(Drawn(length), batch_size, ranks=(rank, size), **options)
+        for rank in range(size)
+    ]
+
+
+def _samples(batch: torch.Tensor) -> list[int]:
+    return batch[:, 0].tolist()
+
+
+def _steps(loaders: Sequence[ResumableLoader]) -> Iterator[list[torch.Tensor]]:
+    """The batches of all ranks, step by step, to the end of the epoch; what must hold is checked.
+
+    All ranks have a batch at each step, equally large ones, and the same state after it.
+    """
+    for batches in zip(*loaders, strict=True):
+        assert len({len(batch) for batch in batches}) == 1
+        states = [loader.state_dict() for loader in loaders]
+        assert states == [states[0]] * len(loaders)
+        yield list(batches)
+
+
+def _together(batches: Sequence[torch.Tensor]) -> list[int]:
+    return list(itertools.chain(*map(_samples, batches)))
+
+
+def _at(position: int) -> dict[str, int]:
+    """The fields of a state that say a position."""
+    return {"batch": position, "batch_size": 1}
+
+
+def _position(state: dict[str, Any]) -> int:
+    return int(min(state["batch"] * state["batch_size"], state["length"]))
+
+
+def _order(length: int, epoch: int = 0, **options: Any) -> list[int]:
+    """The samples of an epoch, in the order in which a process alone has them."""
+    (alone,) = _loaders(length, 1, 1, **options)
+    alone.load_state_dict({**alone.state_dict(), "epoch": epoch})
+    return [sample for batch in alone for sample in _samples(batch)]
+
+
+@pytest.mark.parametrize("length", [128, 133, 159])
+def test_the_same_global_batches_come_on_any_number_of_ranks(length: int) -> None:
+    order = _order(length)
+    for size, batch_size in [(1, 32), (2, 16), (4, 8), (8, 4), (32, 1)]:
+        batches = [_together(step) for step in _steps(_loaders(length, size, batch_size))]
+        whole = [order[at : at + 32] for at in range(0, length, 32)]
+        padding = -len(whole[-1]) % size
+        assert batches == [*whole[:-1], whole[-1] + order[:padding]]
+
+
+@pytest.mark.parametrize(
+    ("length", "size", "batch_size", "expected"),
+    [
+        (14, 2, 3, [[[0, 1, 2], [6, 7, 8], [12]], [[3, 4, 5], [9, 10, 11], [13]]]),
+        (10, 4, 2, [[[0, 1], [8]], [[2, 3], [9]], [[4, 5], [0]], [[6, 7], [1]]]),
+        (2, 5, 3, [[[0]], [[1]], [[0]], [[1]], [[0]]]),
+        (0, 3, 2, [[], [], []]),
+    ],
+)
+def test_each_rank_has_its_part_of_each_batch_and_the_first_samples_fill_up_the_last(
+    length: int, size: int, batch_size: int, expected: list[list[list[int]]]
+) -> None:
+    loaders = _loaders(length, size, batch_size, shuffle=False)
+    assert [[_samples(batch) for batch in loader] for loader in loaders] == expected
+
+
+PARTS = st.tuples(st.integers(1, 5), st.integers(1, 6), st.integers(0, 4))
+"""So many ranks, of such a batch size, have so many steps."""
+
+
+@given(length=st.integers(1, 60), parts=st.lists(PARTS, max_size=5), drop_last=st.booleans())
+@example(length=50, parts=[(4, 3, 1), (2, 5, 1), (3, 2, 2)], drop_last=False)
+@example(length=50, parts=[(4, 3, 1), (2, 5, 1), (3, 2, 2)], drop_last=True)
+@settings(max_examples=40, deadline=None)
+def test_a_run_on_changing_numbers_of_ranks_has_each_sample_once(
+    length: int, parts: list[tuple[int, int, int]], drop_last: bool
+) -> None:
+    order = _order(length, epoch=2)
+    state = {**_loaders(length, 1, 1, drop_last=drop_last)[0].state_dict(), "epoch": 2}
+    had: list[int] = []
+    last = 1
+    for size, batch_size, steps in [*parts, (3, 2, 1000)]:
+        loaders = _loaders(length, size, batch_size, drop_last=drop_last)
+        for loader in loaders:
+            loader.load_state_dict(json.loads(json.dumps(state)))
+        to_come = len(loaders[0]) - loaders[0].batch
+        assert [loader.in_epoch for loader in loaders] == [len(had) > 0] * size
+        taken = 0
+        for step in itertools.islice(_steps(loaders), steps):
+            taken, last = taken + 1, size
+            had += _together(step)
+            state = loaders[0].state_dict()
+            assert len(loaders[0]) - loaders[0].batch == to_come - taken
+            assert _position(state) == min(len(had), length)
+        if taken < steps:
+            assert taken == to_come
+            break
+    if drop_last:
+        assert had == order[: len(had)]
+        assert len(order) - len(had) < size * batch_size
+    else:
+        assert had == order + (order * last)[: len(had) - length]
+        assert len(had) - length < last
+    assert [(loader.epoch, loader.batch, loader.in_epoch) for loader in loaders] == [
+        (3, 0, False)
+    ] * size
+
+
+def test_forever_goes_over_epochs_on_another_number_of_ranks() -> None:
+    four = _loaders(12, 4, 1)
+    for loader in four:
+        next(loader.forever())
+    two = _loaders(12, 2, 2)
+    for loader in two:
+        loader.load_state_dict(four[1].state_dict())
+    steps = zip(*(loader.forever() for loader in two), strict=True)
+    had = [sample for step in itertools.islice(steps, 5) for sample in _together(step)]
+    assert had == _order(12)[4:] + _order(12, epoch=1)
+    assert [(loader.epoch, loader.batch) for loader in two] == [(1, 3)] * 2
+
+
+def test_batches_are_counted_in_those_of_the_loader_that_counts() -> None:
+    (loader,) = _loaders(20, 1, 8)
+    loader.load_state_dict({**loader.state_dict(), **_at(3)})
+    assert (len(loader), loader.batch, loader.in_epoch) == (3, 0, True)
+    assert [(loader.batch, _position(loader.state_dict())) for _ in loader] == [
+        (1, 11),
+        (2, 19),
+        (3, 20),
+    ]
+    assert (loader.epoch, loader.batch, loader.in_epoch) == (1, 0, False)
+
+
+def test_alone_is_alone_however_it_is_said() -> None:
+    expected = [batch.tolist() for batch in ResumableLoader(Drawn(11), 3, True)]
+    for ranks in [(0, 1), [0, 1], SingleRank(), SimpleNamespace(rank=0, size=1)]:
+        loader = ResumableLoader(Drawn(11), 3, True, ranks=ranks)
+        assert _lists(loader) == expected
+
+
+def test_what_each_rank_draws_is_its_own_and_stays_so_from_release_to_release() -> None:
+    first, second = (list(loader) for loader in _loaders(10, 2, 3, seed=7))
+    assert _samples(first[0]) + _samples(second[0]) == [6, 9, 3, 7, 5, 8]
+    assert second[0][0].tolist() == [7, 567548473, 644047933, 491403394]  # by "sample 3"
+    assert second[1][0].tolist() == [0, 400985921, 440925335, 635439757]  # by "sample 8"
+    drawn = [tuple(batch[0, 1:].tolist()) for loader in _loaders(64, 4, 4) for batch in loader]
+    assert len(set(itertools.chain(*drawn))) == 48
+
+
+def test_the_same_batch_size_draws_the_same_on_any_number_of_ranks_above_one() -> None:
+    two, three = (
+        [batch.tolist() for step in _steps(_loaders(40, size, 5)) for batch in step]
+        for size in (2, 3)
+    )
+    assert two[:6] == three[:6]  # the rest is split otherwise
+
+
+def test_alone_between_its_own_batches_it_draws_as_one_of_several_ranks() -> None:
+    (alone,), (first, _) = _loaders(40, 1, 4), _loaders(40, 2, 4)
+    for samples, equal in [(8, False), (6, True)]:
+        for loader in (alone, first):
+            loader.load_state_dict({**loader.state_dict(), **_at(samples)})
+        ours, theirs = next(iter(alone)), next(iter(first))
+        assert _samples(ours) == _samples(theirs)
+        assert torch.equal(ours, theirs) is equal
+
+
+def test_workers_change_no_byte_on_a_rank() -> None:
+    plain, helped = (
+        _loaders(23, 3, 2, num_workers=count, persistent_workers=True)[1] for count in (0, 2)
+    )
+    expected = [_lists(plain) for _ in range(2)]
+    assert [_lists(helped) for _ in range(2)] == expected
+    helped.load_state_dict({**helped.state_dict(), "epoch": 1, **_at(6)})
+    assert _lists(helped) == expected[1][1:]
+
+
+OLD = {"epoch": 1, "batch": 2, "version": 1, "seed": 3, "length": 23, "batch_size": 4} | {
+    "shuffle": True,
+    "drop_last": False,
+    "sampler": None,
+}
+"""A state that was saved before loaders knew of ranks."""
+"""A state that was saved before loaders knew of ranks."""
+
+
+def test_an_old_state_continues_to_the_byte_and_on_several_ranks() -> None:
+    (whole,), (loader,) = _loaders(23, 1, 4), _loaders(23, 1, 4)
+    whole.load_state_dict({**whole.state_dict(), "epoch": 1})
+    loader.load_state_dict(OLD)
+    assert loader.state_dict() == OLD
+    assert _lists(loader) == _lists(whole)[2:]
+    loaders = _loaders(23, 3, 2)
+    for each in loaders:
+        each.load_state_dict(OLD)
+    had = [sample for step in _steps(loaders) for sample in _together(step)]
+    assert had == _order(23, epoch=1)[8:]
+
+
+@pytest.mark.parametrize(
+    ("batch", "samples", "said"),
+    [(0, 0, (0, 6)), (3, 12, (2, 6)), (5, 20, (20, 1)), (6, 23, (4, 6))],
+)
+def test_a_state_says_its_position_in_batches_of_all_ranks_if_it_can(
+    batch: int, samples: int, said: tuple[int, int]
+) -> None:
+    for loader in _loaders(23, 3, 2):
+        loader.load_state_dict({**OLD, "batch": batch})
+        state = loader.state_dict()
+        assert (state["batch"], state["batch_size"]) == said
+        assert _position(state) == samples
+        assert {**state, "batch": batch, "batch_size": 4} == OLD | {"batch": batch}
+
+
+def test_dropped_samples_are_no_batch() -> None:
+    (loader,) = _loaders(23, 1, 4, drop_last=True)
+    state = loader.state_dict()
+    with pytest.raises(StateMismatch, match="6"):
+        loader.load_state_dict({**state, "batch": 6})
+    loader.load_state_dict({**state, "batch": 5})
+    assert loader.batch == len(loader) == 5
+    loader.load_state_dict({**state, **_at(23)})  # by a loader of another batch size
+    assert loader.state_dict() == {**state, **_at(23)}
+    assert (list(loader), loader.epoch) == ([], 1)
+
+
+@pytest.mark.parametrize("ranks", [(2, 2), (-1, 2), (0, 0), (0, 1, 2), (0.0, 2), 4, "01"])
+def test_ranks_that_cannot_be_are_refused(ranks: Any) -> None:
+    with pytest.raises(BadOption):
+        ResumableLoader(Drawn(4), ranks=ranks)
+
+
+def test_a_sampler_and_ranks_together_are_refused() -> None:
+    sampler: DistributedSampler[Any] = DistributedSampler(Drawn(8), num_replicas=2, rank=1)
+    with pytest.raises(RefusedState, match="DistributedSampler"):
+        ResumableLoader(Drawn(8), sampler=sampler, ranks=(1, 2))
+    assert len(ResumableLoader(Drawn(8), sampler=sampler, ranks=(0, 1))) == 4
+
+
+@pytest.fixture
+def distributed() -> Iterator[None]:
+    """This process as rank 1 of 4 of torch.distributed; the others do not exist."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    torch.distributed.init_process_group("fake", rank=1, world_size=4, store=FakeStore())
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.usefixtures("distributed")
+def test_the_ranks_of_torch_are_found() -> None:
+    expected = _lists(_loaders(23, 4, 2)[1])
+    group = torch.distributed.group.WORLD
+    assert _lists(_loader(None)) == expected
+    assert _lists(_loader(group)) == expected
+    assert len(_loader((0, 1))) == 12
+    sampler: DistributedSampler[Any] = DistributedSampler(Drawn(23))
+    assert len(ResumableLoader(Drawn(23), 2, sampler=sampler)) == 3
+
+
+def _loader(ranks: Any) -> ResumableLoader:
+    return ResumableLoader(Drawn(23), 2, True, seed=3, ranks=ranks)
+
+
+@pytest.mark.parametrize(
+    ("begun", "ended", "size"), [(True, False, 3), (False, False, 1), (True, True, 1)]
+)
+def test_the_ranks_of_mpi_are_found(
+    monkeypatch: pytest.MonkeyPatch, begun: bool, ended: bool, size: int
+) -> None:
+    world = SimpleNamespace(rank=2, size=3)
+    mpi = SimpleNamespace(
+        COMM_WORLD=world, Is_initialized=lambda: begun, Is_finalized=lambda: ended
+    )
+    monkeypatch.setitem(sys.modules, "mpi4py.MPI", mpi)
+    expected = _lists(_loaders(23, size, 2)[-1])
+    assert _lists(_loader(None)) == expected
+    assert _lists(_loader(world)) == [batch.tolist() for batch in _loaders(23, 3, 2)[2]]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -53,31 +55,26 @@ def test_every_kind_comes_back_as_it_was(kind: str) -> None:
     assert _array(source_of(back))[0] == 5  # the memory is shared
 
 
-def test_what_was_computed_comes_back_without_its_history() -> None:
-    assert kind_of(torch.randn(3, requires_grad=True) * 2) == "torch"
-
-
 class Mine(torch.Tensor):
     pass
 
 
 @pytest.mark.parametrize(
-    ("value", "message"),
-    [
-        (torch.ones(1).as_subclass(Mine), "Mine would come back as a plain tensor"),
-        (torch.Size([1]), "Size is not a tensor"),
-        (np.zeros((1, 1)).view(np.matrix), r"matrix .*numpy.asarray"),
-        (3, "int is not a tensor"),
-    ],
+    "value",
+    [torch.ones(1).as_subclass(Mine), torch.Size([1]), np.zeros((1, 1)).view(np.matrix), 3],
     ids=lambda value: type(value).__name__,
 )
-def test_what_would_come_back_as_another_type_has_no_kind(value: Any, message: str) -> None:
-    with pytest.raises(UnsupportedTensor, match=message):
+def test_what_would_come_back_as_another_type_has_no_kind(value: Any) -> None:
+    with pytest.raises(UnsupportedTensor, match=type(value).__name__):
         kind_of(value)
 
 
+def test_what_was_computed_is_a_plain_tensor() -> None:
+    assert kind_of(torch.randn(3, requires_grad=True) * 2) == "torch"
+
+
 @pytest.mark.parametrize("kind", ["", "torch:", "torch:Buffer", "torch.nn", "os", "mx", "x" * 999])
-def test_a_kind_that_nobody_has_is_refused(kind: str) -> None:
+def test_an_unknown_kind_is_refused(kind: str) -> None:
     with pytest.raises(UnknownFramework) as caught:
         tensor_of(np.zeros(2), TensorSpec("float64", (2,)), kind)
     assert len(str(caught.value)) < 400
@@ -91,7 +88,7 @@ def test_a_kind_that_cannot_be_is_refused(kind: str) -> None:
 
 def test_strides_that_torch_has_not_are_refused() -> None:
     backwards = np.arange(4.0)[::-1]
-    with pytest.raises(UnsupportedTensor, match="strides"):
+    with pytest.raises(UnsupportedTensor):
         tensor_of(backwards, TensorSpec("float64", (4,)), "torch")
 
 
@@ -131,41 +128,42 @@ def test_a_stretch_of_memory_outlives_the_tensor(way: Any) -> None:
     assert _array(source).view(np.int32).tolist() == [1, 2, 3, 4, 5, 6]
 
 
-FILLED = {
+FILLED: dict[str, Callable[[], Any]] = {
     "plain": lambda: torch.zeros(3, 4),
     "transposed": lambda: torch.zeros(4, 3).T,
     "sliced": lambda: torch.zeros(6, 8)[::2, 1:5],
     "a leaf": lambda: torch.zeros(3, 4, requires_grad=True),
     "a parameter": lambda: torch.nn.Parameter(torch.zeros(3, 4)),
-    "bfloat16": lambda: torch.zeros(3, 4, dtype=torch.bfloat16),
-    "float8": lambda: torch.zeros(3, 4, dtype=torch.float8_e4m3fn),
-    "bool": lambda: torch.zeros(3, 4, dtype=torch.bool),
-    "uint16": lambda: torch.zeros(3, 4, dtype=torch.uint16),
-    "complex": lambda: torch.zeros(3, 4, dtype=torch.complex128),
     "conjugated": lambda: torch.zeros(3, 4, dtype=torch.complex64).conj(),
+    **{
+        name: partial(torch.zeros, 3, 4, dtype=getattr(torch, name))
+        for name in ("bfloat16", "float8_e4m3fn", "bool", "uint16", "complex128")
+    },
     "NumPy": lambda: np.zeros((3, 4)),
     "NumPy, scattered": lambda: np.zeros((8, 6), np.float32)[1:5, ::-2].T,
     "NumPy, big-endian": lambda: np.zeros((3, 4), ">i4"),
     "packed": lambda: Packed(np.zeros(6, np.uint8), "float4_e2m1fn", (3, 4)),
+    "permuted": lambda: torch.zeros(4, 5, 6).permute(2, 0, 1),
+    "diagonal": lambda: torch.zeros(4, 5, 6).diagonal(dim1=0, dim2=2),
+    "inner diagonal": lambda: torch.zeros(4, 5, 6).diagonal(dim1=1, dim2=2),
+    "unfolded": lambda: torch.zeros(4, 5, 6).unfold(2, 2, 2),
+    "expanded by one": lambda: torch.zeros(4, 5, 6)[:1].expand(1, 5, 6),
+    "expanded, empty": lambda: torch.zeros(4, 5, 6)[:0].expand(0, 5, 6),
+    "expanded, one": lambda: torch.zeros(()).expand(1, 1),
+    "imaginary": lambda: torch.view_as_complex(torch.zeros(4, 15, 2)).imag,
 }
 
 
-@pytest.mark.parametrize("read_only", [False, True], ids=["writable", "read-only"])
 @pytest.mark.parametrize("name", FILLED)
-def test_tensors_are_filled_in_place(name: str, read_only: bool) -> None:
-    value = FILLED[name]()
-    spec = source_of(value).spec
-    data = np.arange(spec.nbytes, dtype=np.uint8) % 2
-    data.flags.writeable = not read_only
-    fill(value, spec.view(data), spec)
-    assert _array(source_of(value)).tobytes() == data.tobytes()
-    assert getattr(value, "grad_fn", None) is None
-
-
-def test_arrays_of_any_strides_fill_torch() -> None:
-    value = torch.zeros(4, dtype=torch.float64)
-    fill(value, np.arange(4.0)[::-1], TensorSpec("float64", (4,)))
-    assert value.tolist() == [3, 2, 1, 0]
+def test_tensors_are_filled_in_place(name: str) -> None:
+    for is_read_only in (False, True):
+        value = FILLED[name]()
+        spec = source_of(value).spec
+        data = np.arange(spec.nbytes, dtype=np.uint8) % 2
+        data.flags.writeable = not is_read_only
+        fill(value, spec.view(data), spec)
+        assert _array(source_of(value)).tobytes() == data.tobytes()
+        assert getattr(value, "grad_fn", None) is None
 
 
 @pytest.mark.parametrize(
@@ -178,38 +176,16 @@ def test_arrays_of_any_strides_fill_torch() -> None:
     ids=["expanded", "sliding", "sliding array"],
 )
 def test_elements_that_share_memory_are_not_filled(target: Any) -> None:
-    with pytest.raises(UnsupportedTensor, match="share memory"):
+    with pytest.raises(UnsupportedTensor):
         fill(target, np.arange(6, dtype=np.float32).reshape(3, 2), TensorSpec("float32", (3, 2)))
     assert not target.any()
-
-
-@pytest.mark.parametrize(
-    "view",
-    [
-        lambda base: base.permute(2, 0, 1),
-        lambda base: base[1:, ::2, 1:4],
-        lambda base: base.diagonal(dim1=1, dim2=2),
-        lambda base: base.diagonal(dim1=0, dim2=2),
-        lambda base: base.unfold(2, 2, 2),
-        lambda base: base[:1].expand(1, 5, 6),
-        lambda base: base[:0].expand(0, 5, 6),
-        lambda base: base[0, 0, 0].expand(1, 1),
-        lambda base: torch.view_as_complex(base.reshape(4, 15, 2)).imag,
-    ],
-)
-def test_views_whose_elements_are_their_own_are_filled(view: Any) -> None:
-    target = view(torch.zeros(4, 5, 6))
-    spec = source_of(target).spec
-    values = np.arange(1, spec.size + 1, dtype=np.float32).reshape(spec.shape)
-    fill(target, values, spec)
-    assert target.numpy().tolist() == values.tolist()
 
 
 def test_what_cannot_be_written_to_is_refused() -> None:
     spec = TensorSpec("float32", (2,))
     read_only = np.zeros(2, np.float32)
     read_only.flags.writeable = False
-    with pytest.raises(UnsupportedTensor, match="read-only"):
-        fill(read_only, np.ones(2, np.float32), spec)
-    with pytest.raises(UnsupportedTensor, match="cannot be filled"):
-        fill(torch.zeros(3), np.ones(2, np.float32), spec)
+    for target in (read_only, torch.zeros(3)):
+        with pytest.raises(UnsupportedTensor):
+            fill(target, np.ones(2, np.float32), spec)
+        assert not target.any()

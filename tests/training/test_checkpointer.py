@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-import itertools
+import os
+import platform
 import random
 import re
+import subprocess
+import sys
+import threading
 import time
 import warnings
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,8 +21,16 @@ import pytest
 
 import standfast
 from standfast import errors
+from standfast.training.background.background import Background
+from standfast.training.checkpointer import Checkpointer
+from standfast.training.metrics import read_metrics
 from tests.kit.cases import kept
+from tests.kit.seams import Clock, Seams
+from tests.kit.stores import data_path, flip
 from tests.kit.walk import Walk, checkpointer, walk
+
+USED = Background, Checkpointer
+"""Modules that are imported late otherwise, after `seams.clock()`."""
 
 
 class Stop(Exception):
@@ -28,22 +41,25 @@ def _steps(ckpt: standfast.Checkpointer) -> list[int]:
     return [checkpoint.step for checkpoint in ckpt.run.checkpoints()]
 
 
-def _crash(store: Path, at: int, steps: int = 60, **options: Any) -> None:
-    def program() -> None:
-        np.random.seed(0)
-        walk = Walk()
-        with checkpointer(store, walk.state, **options) as ckpt:
-            for step in ckpt.steps(steps):
-                ckpt.step(step, value=walk.train())
-                if step == at:
-                    raise Stop
-
-    with pytest.raises(Stop):
-        program()
+def _crash(store: Path, at: int, **options: Any) -> None:
+    np.random.seed(0)
+    program = Walk()
+    with suppress(Stop), checkpointer(store, program.state, **options) as ckpt:
+        for step in ckpt.steps(60):
+            ckpt.step(step, value=program.train())
+            if step == at:
+                raise Stop
 
 
-@pytest.mark.parametrize("asynchronous", [False, True])
-@pytest.mark.parametrize("at", kept([1, 9, 10, 35, 59], 9, 35))
+def _log(store: Path) -> list[tuple[int, dict[str, Any]]]:
+    (path,) = (store / "logs").iterdir()
+    return [(line.step, dict(line.metrics)) for line in read_metrics(path)]
+
+
+@pytest.mark.parametrize(
+    ("at", "asynchronous"),
+    kept([(at, way) for at in (1, 9, 10, 35, 59) for way in (False, True)], (9, False), (35, True)),
+)
 def test_a_run_that_was_stopped_ends_as_if_it_had_not_been(
     tmp_path: Path, at: int, asynchronous: bool
 ) -> None:
@@ -51,87 +67,77 @@ def test_a_run_that_was_stopped_ends_as_if_it_had_not_been(
     _crash(tmp_path / "stopped", at, asynchronous=asynchronous)
     again = walk(tmp_path / "stopped", 60, asynchronous=asynchronous)
     assert again.weights.tobytes() == whole.weights.tobytes()
-    assert again.state.walk["steps"] == 60
-
-
-def test_steps_are_handed_out_from_behind_the_last_checkpoint(tmp_path: Path) -> None:
-    _crash(tmp_path, at=35)
-    program = Walk()
-    with checkpointer(tmp_path, program.state) as ckpt:
-        assert ckpt.next_step == 31
-        assert next(ckpt.steps(60)) == 31
-        assert program.state.walk["steps"] == 30
-
-
-def test_the_saved_tree_has_the_names_of_the_parts_and_random(tmp_path: Path) -> None:
-    program = Walk()
-    with checkpointer(tmp_path, program.state) as ckpt:
-        for step in ckpt.steps(3):
-            ckpt.step(step)
-        state = ckpt.run.load()
+    state = standfast.Store(tmp_path / "stopped").resolve("latest").load()
     assert set(state) == {"walk", "random"}
-    assert set(state["random"]) >= {"python", "numpy"}
+    assert state["walk"]["steps"] == 60
 
 
-def test_saves_fall_on_the_schedule_and_the_last_step(tmp_path: Path) -> None:
+@pytest.mark.parametrize("calls_step", [True, False])
+@pytest.mark.parametrize(
+    ("every", "saved"),
+    [(10, [10, 20, 25]), (standfast.Schedule(4, start=17), [17, 21, 25]), (None, [25])],
+)
+def test_saves_fall_on_the_schedule_and_the_last_step(
+    tmp_path: Path, every: Any, saved: list[int], calls_step: bool
+) -> None:
     program = Walk()
-    with checkpointer(tmp_path, program.state, every=10) as ckpt:
+    with checkpointer(tmp_path, program.state, every=every) as ckpt:
         for step in ckpt.steps(25):
-            ckpt.step(step)
-        assert _steps(ckpt) == [10, 20, 25]
-
-
-def test_a_body_that_does_not_call_step_is_saved_as_well(tmp_path: Path) -> None:
-    program = Walk()
-    with checkpointer(tmp_path, program.state, every=10) as ckpt:
-        for _ in ckpt.steps(25):
             program.train()
-        assert _steps(ckpt) == [10, 20, 25]
+            if calls_step:
+                ckpt.step(step)
+        assert _steps(ckpt) == saved
 
 
-def test_a_schedule_may_start_late(tmp_path: Path) -> None:
-    program = Walk()
-    with checkpointer(tmp_path, program.state, every=standfast.Schedule(4, start=10)) as ckpt:
-        for step in ckpt.steps(18):
-            ckpt.step(step)
-        assert _steps(ckpt) == [10, 14, 18]
-
-
-def test_without_a_schedule_only_save_saves(tmp_path: Path) -> None:
-    program = Walk()
-    with checkpointer(tmp_path, program.state, every=None) as ckpt:
-        for step in range(1, 8):
-            ckpt.step(step)
-            if step == 5:
-                ckpt.save()
-                ckpt.save()  # once is enough
-        assert _steps(ckpt) == [5]
-
-
-def test_steps_without_numbers_count_on(tmp_path: Path) -> None:
-    program = Walk()
-    with checkpointer(tmp_path, program.state, every=2) as ckpt:
+def test_steps_that_are_not_handed_out_are_saved_on_schedule_or_by_hand(tmp_path: Path) -> None:
+    with checkpointer(tmp_path, Walk().state, every=2) as ckpt:
         for _ in range(5):
             ckpt.step()
         assert _steps(ckpt) == [2, 4]
+        ckpt.save()
+        ckpt.save()
+        assert _steps(ckpt) == [2, 4, 5]
 
 
-def test_a_finished_run_hands_out_nothing_and_a_longer_one_goes_on(tmp_path: Path) -> None:
+def test_saves_by_the_clock_and_by_a_share_of_the_time(tmp_path: Path, seams: Seams) -> None:
+    clock = seams.clock()
+
+    def slowly(create: Callable[..., None], name: str, data: bytes) -> None:
+        clock.advance(2.0)
+        create(name, data)
+
+    seams.backend(create=slowly)
+    for every, saved in (("5s", [5, 10, 15, 20]), ("20%", [1, 5, 20])):
+        with checkpointer(tmp_path / every, Walk().state, every=every) as ckpt:
+            for step in ckpt.steps(20):
+                clock.advance(1.0)
+                ckpt.step(step)
+            assert _steps(ckpt) == saved
+
+
+def test_a_finished_run_hands_out_nothing_and_a_longer_one_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     walk(tmp_path, 20, hp={"lr": 1, "max_steps": 20})
-    program = Walk()
-    with checkpointer(tmp_path, program.state, hp={"lr": 1, "max_steps": 20}) as ckpt:
+    options = {"hp": {"lr": 1, "max_steps": 20}, "quiet": False}
+    with checkpointer(tmp_path, Walk().state, **options) as ckpt:
         assert list(ckpt.steps(20)) == []
-    with checkpointer(tmp_path, Walk().state, hp={"lr": 1, "max_steps": 30}) as ckpt:
+    assert "20 of 20" in capsys.readouterr().err
+    options = {"hp": {"lr": 1, "max_steps": 30}}
+    with checkpointer(tmp_path, Walk().state, **options) as ckpt:
         assert list(ckpt.steps(22)) == [21, 22]
+        assert "max_steps: 20, and here 30" in str(ckpt.resume_report)
+    assert standfast.Store(tmp_path).runs()[0].hyperparameters == {"lr": 1, "max_steps": 30}
 
 
-def test_a_step_that_was_done_is_refused(tmp_path: Path) -> None:
+def test_a_number_that_cannot_be_a_step_is_refused(tmp_path: Path) -> None:
     walk(tmp_path, 20)
     with checkpointer(tmp_path, Walk().state) as ckpt:
-        with pytest.raises(errors.BadLabel, match="step 1 cannot be next: step 20 is done"):
-            ckpt.step(1)
-        with pytest.raises(errors.BadLabel, match="integer"):
-            ckpt.step(21.0)  # type: ignore[arg-type]
+        for step in (1, 20, 21.0):
+            with pytest.raises(errors.BadLabel):
+                ckpt.step(step)  # type: ignore[arg-type]
+        with pytest.raises(errors.BadOption):
+            next(ckpt.steps(1e3))  # type: ignore[arg-type]
 
 
 def test_it_is_used_inside_its_with(tmp_path: Path) -> None:
@@ -147,23 +153,19 @@ def test_it_is_used_inside_its_with(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "kind"),
     [
-        ({"mode": "lowest"}, "'min' or 'max'"),
-        ({"every": "often"}, "every cannot be"),
-        ({"resume": True}, "resume is one of"),
+        ({"mode": "lowest"}, errors.BadOption),
+        ({"every": "often"}, errors.BadSchedule),
+        ({"resume": True}, errors.BadOption),
+        ({"state": {"weights": np.zeros(3)}}, errors.BadOption),
     ],
 )
-def test_an_option_that_is_none_is_refused(
-    tmp_path: Path, options: dict[str, Any], message: str
+def test_an_option_that_cannot_be_is_refused(
+    tmp_path: Path, options: dict[str, Any], kind: type[Exception]
 ) -> None:
-    with pytest.raises(errors.StandfastError, match=message):
-        checkpointer(tmp_path, Walk().state, **options)
-
-
-def test_a_state_that_is_no_training_state_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(errors.BadOption, match="pass TrainingState"):
-        checkpointer(tmp_path, {"weights": np.zeros(3)})
+    with pytest.raises(kind, match=next(iter(options))):
+        checkpointer(tmp_path, **{"state": Walk().state, **options})
 
 
 @pytest.mark.parametrize("kind", [Path, standfast.Store])
@@ -177,60 +179,41 @@ def test_the_environment_does_not_move_the_store_that_a_program_names(
 
 
 def test_a_run_that_nothing_identifies_is_called_as_the_program(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, seams: Seams
 ) -> None:
-    monkeypatch.setattr("sys.argv", ["/somewhere/train.py", "--fast"])
+    seams.system(sys, argv=["/somewhere/train.py", "--fast"])
     walk(tmp_path, 10)
     assert [run.name for run in standfast.Store(tmp_path).runs()] == ["train"]
 
 
-def test_a_store_in_memory_can_be_saved_into(tmp_path: Path) -> None:
-    from standfast.store.backends.memory import MemoryBackend
+def test_random_states_are_restored_when_the_first_step_is_handed_out(tmp_path: Path) -> None:
+    def draws(name: str, seed: int, steps: int) -> list[Any]:
+        random.seed(seed)
+        np.random.seed(seed)
+        with checkpointer(tmp_path / name, Walk().state) as ckpt:
+            random.random(), np.random.random()  # what building an iterator may do
+            return [(step, random.random(), np.random.random()) for step in ckpt.steps(steps)]
 
-    store = standfast.Store(MemoryBackend())
-    walk(store, 15, asynchronous=True)
-    assert (
-        walk(store, 30, asynchronous=True).weights.tobytes() == walk(tmp_path, 30).weights.tobytes()
-    )
-
-
-def test_random_states_are_put_back_when_the_first_step_is_handed_out(tmp_path: Path) -> None:
-    def draws(ckpt: standfast.Checkpointer, steps: int) -> list[Any]:
-        random.random(), np.random.random()  # what building an iterator may do
-        return [(step, random.random(), np.random.random()) for step in ckpt.steps(steps)]
-
-    random.seed(1)
-    np.random.seed(1)
-    with checkpointer(tmp_path / "whole", Walk().state) as ckpt:
-        whole = draws(ckpt, 20)
-    random.seed(1)
-    np.random.seed(1)
-    with checkpointer(tmp_path / "parts", Walk().state) as ckpt:
-        first = draws(ckpt, 10)
-    random.seed(99)
-    np.random.seed(99)
-    with checkpointer(tmp_path / "parts", Walk().state) as ckpt:
-        assert first + draws(ckpt, 20) == whole
+    whole = draws("whole", 1, 20)
+    assert draws("parts", 1, 10) + draws("parts", 99, 20) == whole
 
 
 # Epochs
 
 
-def _epochs(store: Path, total: int, stop: int | None = None, **options: Any) -> list[int]:
-    """Epochs of three batches; a crash after so many of them."""
+def _epochs(store: Path, total: int, stop: int | None = None) -> list[int]:
+    """Epochs of three batches; a crash after so many batches."""
     np.random.seed(0)
-    program = Walk()
-    seen = []
-    with checkpointer(store, program.state, **{"every": 1, **options}) as ckpt:
+    program, seen = Walk(), []
+    with checkpointer(store, program.state, every=1) as ckpt:
         for epoch in ckpt.epochs(total):
             for _ in range(3):
                 program.train()
-                ckpt.step(value=float(program.weights[0]))
+                ckpt.step()
+                ckpt.save()
                 seen.append(epoch)
                 if len(seen) == stop:
                     raise Stop
-        final = program.weights.tobytes()
-    assert final == program.weights.tobytes()
     return seen
 
 
@@ -240,10 +223,9 @@ def test_without_a_loader_epochs_are_saved_at_their_end(tmp_path: Path) -> None:
     run = standfast.Store(tmp_path).runs()[0]
     assert [(c.epoch, c.step) for c in run.checkpoints()] == [(1, 3), (2, 6)]
     assert _epochs(tmp_path, 4) == [3, 3, 3, 4, 4, 4]
-    whole = tmp_path / "whole"
-    assert _epochs(whole, 4) == [1] * 3 + [2] * 3 + [3] * 3 + [4] * 3
-    other = standfast.Store(whole).runs()[0]
-    assert run.load()["walk"]["weights"].tobytes() == other.load()["walk"]["weights"].tobytes()
+    assert _epochs(tmp_path / "whole", 4) == [1] * 3 + [2] * 3 + [3] * 3 + [4] * 3
+    whole = standfast.Store(tmp_path / "whole").runs()[0]
+    assert run.load()["walk"]["weights"].tobytes() == whole.load()["walk"]["weights"].tobytes()
 
 
 def test_an_epoch_whose_body_calls_no_step_is_a_step(tmp_path: Path) -> None:
@@ -254,6 +236,16 @@ def test_an_epoch_whose_body_calls_no_step_is_a_step(tmp_path: Path) -> None:
         assert handed_out == [total - 1, total]
     run = standfast.Store(tmp_path).runs()[0]
     assert [(c.epoch, c.step) for c in run.checkpoints()] == [(n, n) for n in (1, 2, 3, 4)]
+
+
+def test_steps_after_epochs_are_saved_on_schedule(tmp_path: Path) -> None:
+    with checkpointer(tmp_path, Walk().state, every=5) as ckpt:
+        for _ in ckpt.epochs(2):
+            ckpt.step()
+        for step in ckpt.steps(12):
+            ckpt.step(step)
+        assert _steps(ckpt) == [2, 5, 10, 12]
+        assert ckpt.run.checkpoint(12).epoch == 2
 
 
 # Metrics and the best
@@ -269,15 +261,12 @@ def test_the_best_is_the_strictly_better_one_and_never_nan(tmp_path: Path) -> No
 
 
 def test_the_best_is_kept_over_resumes(tmp_path: Path) -> None:
-    for total, values in ((2, [1.0, 2.0]), (4, [1.5, 1.0]), (5, [3.0])):
+    runs = ((2, [1.0, 2.0], 2), (4, [1.5, 1.0], 2), (5, [3.0], 5), (6, [3.0], 5))
+    for total, values, best in runs:
         with checkpointer(tmp_path, Walk().state, every=1, monitor="acc", mode="max") as ckpt:
             for step, value in zip(ckpt.steps(total), values, strict=False):
                 ckpt.step(step, acc=value)
-    store = standfast.Store(tmp_path)
-    assert store.runs()[0].checkpoint("best").step == 5
-    with checkpointer(tmp_path, Walk().state, every=1, monitor="acc", mode="max") as ckpt:
-        ckpt.step(6, acc=3.0)  # not strictly better
-        assert ckpt.run.checkpoint("best").step == 5
+            assert ckpt.run.checkpoint("best").step == best
 
 
 def test_a_metric_that_comes_late_may_make_the_best(tmp_path: Path) -> None:
@@ -285,37 +274,68 @@ def test_a_metric_that_comes_late_may_make_the_best(tmp_path: Path) -> None:
         for step in ckpt.steps(4):
             ckpt.step(step, val=0.5 if step == 3 else None)
         assert ckpt.run.checkpoint("best").step == 3
-        ckpt.report(1, val=0.7)
-        ckpt.report(2, val=0.6)
-        assert ckpt.run.checkpoint("best").step == 1
-        assert ckpt.run.checkpoint(2).metrics == {"val": 0.6}
-        ckpt.report(2, val=0.8)
-        assert ckpt.run.checkpoint("best").step == 2
+        for step, value, best in ((1, 0.7, 1), (2, 0.6, 1), (2, 0.8, 2)):
+            ckpt.report(np.int64(step), val=value, other=None)
+            assert ckpt.run.checkpoint("best").step == best
+            assert ckpt.run.checkpoint(step).metrics == {"val": value}
         ckpt.step(5, val=0.9)
         assert ckpt.run.checkpoint("best").step == 5
     with checkpointer(tmp_path, Walk().state, every=1, monitor="val", mode="max") as ckpt:
         ckpt.step(6, val=0.85)
         assert ckpt.run.checkpoint("best").step == 5
-        with pytest.raises(errors.BadLabel, match="not done yet"):
-            ckpt.report(7, val=1.0)
+        for bad in (-1, 7, 1.0, True):
+            with pytest.raises(errors.BadLabel):
+                ckpt.report(bad, val=1.0)  # type: ignore[arg-type]
+
+
+def test_a_report_of_the_last_step_is_in_the_checkpoint_that_follows(tmp_path: Path) -> None:
+    with checkpointer(tmp_path, Walk().state, every=None, monitor="val") as ckpt:
+        for epoch in range(1, 4):
+            ckpt.step(loss=1.0)
+            ckpt.step(loss=0.5)
+            ckpt.report(val=1.0 / epoch)
+            ckpt.save()
+        metrics = [checkpoint.metrics for checkpoint in ckpt.run.checkpoints()]
+        assert metrics == [{"loss": 0.5, "val": 1.0 / epoch} for epoch in range(1, 4)]
+        assert ckpt.run.checkpoint("best").step == 6
+
+
+def test_the_best_is_that_of_the_steps_that_stay(tmp_path: Path) -> None:
+    def best(steps: int, mode: str) -> int:
+        options = {"every": 1, "monitor": "loss", "mode": mode}
+        with checkpointer(tmp_path, Walk().state, **options) as ckpt:
+            for step in ckpt.steps(steps):
+                ckpt.step(step, loss=[3.0, 2.0, 1.0, 4.0][step - 1])
+        return standfast.Store(tmp_path).runs()[0].checkpoint("best").step
+
+    assert best(3, "min") == 3
+    flip(data_path(standfast.Store(tmp_path).runs()[0], 3))
+    with pytest.warns(errors.FellBack):
+        assert best(3, "min") == 3
+    assert best(4, "max") == 4
+    assert best(4, "min") == 3
 
 
 def test_every_metric_is_in_the_log_which_is_cut_back_on_resume(tmp_path: Path) -> None:
-    from standfast.training.metrics import read_metrics
-
     _crash(tmp_path, at=35)
-    path = next((tmp_path / "logs").iterdir())
-    assert path.name == f"{standfast.Store(tmp_path).runs()[0].hash}_metrics.jsonl"
-    assert [line.step for line in read_metrics(path)] == list(range(1, 36))
-    with checkpointer(tmp_path, Walk().state):
-        assert [line.step for line in read_metrics(path)] == list(range(1, 31))
+    assert [step for step, _ in _log(tmp_path)] == list(range(1, 36))
+    with checkpointer(tmp_path, Walk().state) as ckpt:
+        assert ckpt.next_step == 31
+        assert [step for step, _ in _log(tmp_path)] == list(range(1, 31))
     walk(tmp_path, 60)
     whole = walk(tmp_path / "whole", 60)
-    log = next((tmp_path / "whole" / "logs").iterdir())
-    assert [(line.step, line.metrics) for line in read_metrics(path)] == [
-        (line.step, line.metrics) for line in read_metrics(log)
-    ]
-    assert list(read_metrics(path))[-1].metrics == {"value": whole.weights.sum()}
+    assert _log(tmp_path) == _log(tmp_path / "whole")
+    assert _log(tmp_path)[-1] == (60, {"value": whole.weights.sum()})
+
+
+def test_metrics_do_not_pile_up_between_saves(tmp_path: Path, seams: Seams) -> None:
+    seams.bound("steps of a long run", 10)
+    with checkpointer(tmp_path, Walk().state, every=None) as ckpt:
+        for step in range(1, 31):
+            ckpt.step(step, value=float(step))
+        assert len(_log(tmp_path)) >= 20
+        ckpt.save()
+        assert ckpt.run.checkpoint(30).metrics == {"value": 30.0}
 
 
 # Which run
@@ -331,11 +351,10 @@ def test_auto_begins_another_run_for_other_settings_and_says_what_differs(tmp_pa
     assert "layers" not in text
 
 
-def test_must_refuses_to_begin(tmp_path: Path) -> None:
-    with (
-        pytest.raises(errors.RefNotFound, match="must"),
-        checkpointer(tmp_path, Walk().state, resume="must"),
-    ):
+@pytest.mark.parametrize("resume", ["must", "yes"])
+def test_a_start_that_finds_nothing_to_resume_makes_no_run(tmp_path: Path, resume: str) -> None:
+    refused = pytest.raises(errors.RefNotFound, match=resume)
+    with refused, checkpointer(tmp_path, Walk().state, resume=resume):
         pass
     assert not (tmp_path / "checkpoints").exists()
     walk(tmp_path, 10)
@@ -353,11 +372,10 @@ def test_never_takes_the_next_free_trial(tmp_path: Path) -> None:
             runs.append(ckpt.run)
     assert len({run.hash for run in runs}) == 3
     assert [run.file.trial for run in runs] == [None, 2, 3]
-    walk(tmp_path, 10, hp={"lr": 1}, trial="mine")
-    with (
-        pytest.raises(errors.RunExists, match="another trial"),
-        checkpointer(tmp_path, Walk().state, hp={"lr": 1}, trial="mine", resume="never"),
-    ):
+    options = {"hp": {"lr": 1}, "trial": "mine"}
+    walk(tmp_path, 10, **options)
+    taken = checkpointer(tmp_path, Walk().state, resume="never", **options)
+    with pytest.raises(errors.RunExists), taken:
         pass
 
 
@@ -365,75 +383,71 @@ def test_a_reference_branches_with_its_parent_and_goes_on_when_started_again(
     tmp_path: Path,
 ) -> None:
     walk(tmp_path, 30, name="trunk", hp={"lr": 1})
-    _crash(tmp_path, at=35, hp={"lr": 2}, resume="trunk@20")
-    with checkpointer(tmp_path, Walk().state, hp={"lr": 2}, resume="trunk@20") as ckpt:
+    options = {"name": "trunk", "hp": {"lr": 2}, "resume": "trunk@20"}
+    _crash(tmp_path, at=35, **options)
+    with checkpointer(tmp_path, Walk().state, **options) as ckpt:
         assert ckpt.next_step == 31
         assert not ckpt.resume_report.branched
         branch = ckpt.run
-    assert branch.parent is not None
-    assert branch.parent.step == 20
     first = branch.checkpoints()[0]
-    assert first.step == 30
+    assert (branch.parent and branch.parent.step, first.step) == (20, 30)
+    trunk = next(r for r in standfast.Store(tmp_path).runs() if r.hyperparameters == {"lr": 1})
     assert first.parent is not None
-    assert first.parent.ref == standfast.Store(tmp_path).resolve("trunk@20").ref
+    assert first.parent.ref == trunk.checkpoint(20).ref
+    for total in (40, 45):
+        walk(tmp_path, total, hp={"lr": 3}, resume="latest")
+    assert len(standfast.Store(tmp_path).runs()) == 3
 
 
 def test_a_branch_with_the_same_settings_is_a_trial_of_its_own(tmp_path: Path) -> None:
     trunk = walk(tmp_path, 30, name="trunk", hp={"lr": 1})
     options = {"name": "trunk", "hp": {"lr": 1}, "resume": "trunk@10"}
-    with checkpointer(tmp_path, Walk().state, **options) as ckpt:
+    program = Walk()
+    with checkpointer(tmp_path, program.state, **options) as ckpt:
         assert ckpt.resume_report.branched
         assert ckpt.next_step == 11
-        program = Walk()
-        program.weights[:] = ckpt.state.walk["weights"]
         for _ in ckpt.steps(30):
             program.train()
         assert ckpt.run.file.trial == 2
     assert program.weights.tobytes() == trunk.weights.tobytes()
 
 
-def test_a_run_that_another_process_writes_into_is_not_entered(tmp_path: Path) -> None:
-    import subprocess
-    import sys
-
+def test_a_run_that_is_written_into_is_not_entered(tmp_path: Path) -> None:
     code = (
         "import sys, standfast, numpy as np\n"
         "state = standfast.TrainingState(walk={'w': np.zeros(2)})\n"
-        "ckpt = standfast.Checkpointer(sys.argv[1], state, name='shared', quiet=True)\n"
+        "options = {'name': 'shared', 'quiet': True, 'asynchronous': False}\n"
+        "ckpt = standfast.Checkpointer(sys.argv[1], state, **options)\n"
         "with ckpt: print('in', flush=True); sys.stdin.read()\n"
     )
-    other = subprocess.Popen(
-        [sys.executable, "-c", code, str(tmp_path)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    with other:
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    streams: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, **streams) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == "in\n"
-        with (
-            pytest.raises(errors.RunBusy),
-            checkpointer(tmp_path, Walk().state, name="shared"),
-        ):
+        with pytest.raises(errors.RunBusy), checkpointer(tmp_path, Walk().state, name="shared"):
             pass
-        assert other.stdin is not None
-        other.stdin.close()
+        other.communicate()
     assert other.returncode == 0
+    with checkpointer(tmp_path, Walk().state, name="one"):
+        with pytest.raises(errors.RunBusy), checkpointer(tmp_path, Walk().state, name="one"):
+            pass
+        with checkpointer(tmp_path, Walk().state, name="two"):
+            pass
+    with checkpointer(tmp_path, Walk().state, name="one"):
+        pass
 
 
 # Bad input
 
 
-def test_a_damaged_checkpoint_is_passed_over_loudly(tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_is_passed_over_with_a_warning(tmp_path: Path) -> None:
     _crash(tmp_path, at=45)
-    newest = max(tmp_path.rglob("*step_000040*.safetensors"))
-    data = bytearray(newest.read_bytes())
-    data[-9] ^= 1
-    newest.write_bytes(data)
+    run = standfast.Store(tmp_path).runs()[0]
+    flip(data_path(run, 40), -9)
     with pytest.warns(errors.FellBack):
         program = walk(tmp_path, 60)
     assert program.weights.tobytes() == walk(tmp_path / "whole", 60).weights.tobytes()
-    run = standfast.Store(tmp_path).runs()[0]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert run.checkpoint(40).verify().tensors > 0
@@ -448,7 +462,7 @@ def test_a_run_that_cannot_be_read_is_not_taken_for_a_new_one_and_deleted(tmp_pa
     next(tmp_path.rglob(f"{run.hash}_run.json")).unlink()
     for path in records:
         path.write_bytes(b"cannot be read at this moment\n")
-    with pytest.warns(errors.FellBack, match="its config has the same"):
+    with pytest.warns(errors.FellBack, match=run.hash):
         again = standfast.Store(tmp_path).find_run(run.hash)
     assert again.file == run.file
     with pytest.warns(errors.FellBack), pytest.raises(errors.DamagedFile):
@@ -463,15 +477,15 @@ def test_another_architecture_is_refused_with_the_difference(tmp_path: Path) -> 
     walk(tmp_path, 10, name="old")
     program = Walk(size=5)
     program.state.walk["bias"] = np.zeros(2)
-    with (
-        pytest.raises(errors.StateMismatch) as refusal,
-        checkpointer(tmp_path, program.state, hp={"wide": 1}, resume="old@10"),
-    ):
+    other = {"name": "new", "hp": {"wide": 1}}
+    ckpt = checkpointer(tmp_path, program.state, resume="old@10", **other)
+    with pytest.raises(errors.StateMismatch) as refusal, ckpt:
         pass
-    text = str(refusal.value)
-    assert "walk.weights: float64 [4] was saved, float64 [5] is there" in text
-    assert "missing in the checkpoint: walk.bias" in text
+    assert "walk.weights: float64 [4] was saved, float64 [5] is there" in str(refusal.value)
+    assert "walk.bias" in str(refusal.value)
     assert not program.weights.any()
+    with checkpointer(tmp_path, program.state, **other) as ckpt:
+        assert ckpt.next_step == 1  # nothing of the refused branch is left
 
 
 def test_what_fits_is_restored_if_asked_and_called_inexact(tmp_path: Path) -> None:
@@ -488,44 +502,23 @@ def test_what_fits_is_restored_if_asked_and_called_inexact(tmp_path: Path) -> No
     assert "walk.steps" in report.restored
 
 
-def test_an_unwritable_folder_is_found_before_training_starts(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("in the way")
-    with (
-        pytest.raises(errors.FileError),
-        checkpointer(tmp_path / "file" / "store", Walk().state),
-    ):
-        pass
-
-
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_a_full_disk_is_found_before_training_starts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asynchronous: bool
+def test_a_store_that_cannot_be_written_is_found_before_training_starts(
+    tmp_path: Path, asynchronous: bool
 ) -> None:
-    from standfast.store.backends.local import LocalBackend
-
-    monkeypatch.setattr(LocalBackend, "free", lambda self: 100)
-    with (
-        pytest.raises(errors.NotEnoughSpace, match="100 are free"),
-        checkpointer(tmp_path, Walk().state, asynchronous=asynchronous),
-    ):
+    (tmp_path / "file").write_text("in the way")
+    inside = checkpointer(tmp_path / "file" / "store", Walk().state, asynchronous=asynchronous)
+    with pytest.raises(errors.FileError), inside:
         pass
-    monkeypatch.undo()
+    full = checkpointer(tmp_path, Walk().state, asynchronous=asynchronous)
+    with Seams.until_end() as seams:
+        seams.backend(free=lambda free: 100)
+        with pytest.raises(errors.NotEnoughSpace, match="100"), full:
+            pass
     walk(tmp_path, 10)  # the run was let go of
 
 
-def test_the_report_says_what_was_saved_by_another_release(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    walk(tmp_path, 10)
-    monkeypatch.setattr(
-        "standfast.training.resuming.software", lambda: {"python": "3.9.0", "numpy": "1.0"}
-    )
-    with checkpointer(tmp_path, Walk().state) as ckpt:
-        assert not ckpt.resume_report.exact
-        assert f"numpy {np.__version__} saved it, and 1.0 is running" in ckpt.resume_report.inexact
-
-
-def test_an_object_that_does_not_take_its_state_is_called_inexact(tmp_path: Path) -> None:
+def test_the_report_names_what_is_not_as_it_was(tmp_path: Path, seams: Seams) -> None:
     class Forgetful:
         def __init__(self) -> None:
             self.value = np.zeros(3)
@@ -537,140 +530,59 @@ def test_an_object_that_does_not_take_its_state_is_called_inexact(tmp_path: Path
             pass
 
     part = Forgetful()
-    with checkpointer(tmp_path, standfast.TrainingState(part=part)) as ckpt:
+    with checkpointer(tmp_path, standfast.TrainingState(part=part), name="a") as ckpt:
         part.value += 1
         ckpt.step()
         ckpt.save()
-    with checkpointer(tmp_path, standfast.TrainingState(part=Forgetful())) as ckpt:
-        assert list(ckpt.resume_report.inexact) == [
-            "part.value is not what was saved, though it was put back"
-        ]
+    version = platform.python_version()
+    seams.system(platform, python_version=lambda real: "3.9.0")
+    with checkpointer(tmp_path, standfast.TrainingState(part=Forgetful()), name="a") as ckpt:
+        assert not ckpt.resume_report.exact
+        value, software = sorted(ckpt.resume_report.inexact, key=lambda text: "3.9.0" in text)
+    assert "part.value" in value
+    assert f"python {version}" in software
+
+    run = standfast.Store(tmp_path).run("bare")
+    run.save(1, {"walk": {"weights": np.ones(4), "steps": 1}})
+    run.close()
+    with checkpointer(tmp_path, Walk().state, name="bare") as ckpt:
+        assert ckpt.next_step == 2
+        assert "Python's generator" in " ".join(ckpt.resume_report.inexact)
 
 
-def test_an_error_of_the_program_comes_out_and_what_was_saved_is_committed(tmp_path: Path) -> None:
+# What goes wrong and is put right
+
+
+def test_an_error_of_the_program_comes_out_and_what_was_saved_is_committed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options: dict[str, Any] = {"every": 1, "asynchronous": True, "quiet": False}
+    ckpt = checkpointer(tmp_path, Walk().state, **options)
+
     def program() -> None:
-        with checkpointer(tmp_path, Walk().state, every=1, asynchronous=True) as ckpt:
+        with ckpt:
             ckpt.step(1)
             raise Stop
 
     with pytest.raises(Stop):
         program()
     assert standfast.Store(tmp_path).resolve("latest").step == 1
+    assert ckpt.held > 0
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "Stop" in line]
+    assert "step 1" in line
 
 
-def test_how_long_saves_held_the_loop_up_is_known_afterwards(tmp_path: Path) -> None:
-    with checkpointer(tmp_path, Walk().state, every=1) as ckpt:
-        ckpt.step(1)
-        inside = ckpt.held
-    assert ckpt.held >= inside > 0
-
-
-def test_what_is_printed_is_the_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    walk(tmp_path, 10, quiet=False)
-    walk(tmp_path, 20, quiet=False)
-    printed = capsys.readouterr().err
-    assert "begins" in printed
-    assert "continues after step 10, exactly as it was" in printed
-
-
-# What programs do
-
-
-def test_a_report_of_the_last_step_is_in_the_checkpoint_that_follows(tmp_path: Path) -> None:
-    with checkpointer(tmp_path, Walk().state, every=None, monitor="val") as ckpt:
-        for epoch in range(1, 4):
-            ckpt.step(loss=1.0)
-            ckpt.step(loss=0.5)
-            ckpt.report(val=1.0 / epoch)
-            ckpt.save()
-        assert [c.metrics for c in ckpt.run.checkpoints()] == [
-            {"loss": 0.5, "val": 1.0 / epoch} for epoch in range(1, 4)
-        ]
-        assert ckpt.run.checkpoint("best").step == 6
-
-
-def test_a_metric_that_is_monitored_and_never_comes_is_said(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    walk(tmp_path / "a", 10, monitor="vla_loss", quiet=False)
-    assert "no step that was saved came with 'vla_loss'" in capsys.readouterr().err
-    walk(tmp_path / "b", 10, monitor="value", quiet=False)
-    assert "no step that was saved" not in capsys.readouterr().err
-
-
-def test_two_checkpointers_do_not_share_a_run(tmp_path: Path) -> None:
-    with checkpointer(tmp_path, Walk().state, name="one"):
-        with (
-            pytest.raises(errors.RunBusy, match="another Checkpointer of this process"),
-            checkpointer(tmp_path, Walk().state, name="one"),
-        ):
-            pass
-        with checkpointer(tmp_path, Walk().state, name="two"):
-            pass
-    with checkpointer(tmp_path, Walk().state, name="one"):
-        pass
-
-
-def test_a_branch_goes_on_by_the_name_that_it_shares_with_its_parent(tmp_path: Path) -> None:
-    walk(tmp_path, 20, name="a", hp={"lr": 1})
-    walk(tmp_path, 30, name="a", hp={"lr": 2}, resume="a@10")
-    with checkpointer(tmp_path, Walk().state, name="a", hp={"lr": 2}, resume="a@10") as ckpt:
-        assert ckpt.next_step == 31
-
-
-def test_a_reference_to_nothing_says_what_can_be_given(tmp_path: Path) -> None:
-    with (
-        pytest.raises(errors.RefNotFound, match="resume='yes' is none of 'auto', 'never', 'must'"),
-        checkpointer(tmp_path, Walk().state, resume="yes"),
-    ):
-        pass
-
-
-def test_hyperparameters_that_do_not_count_are_recorded_as_they_are_now(tmp_path: Path) -> None:
-    walk(tmp_path, 10, hp={"lr": 1, "max_steps": 10})
-    with checkpointer(tmp_path, Walk().state, hp={"lr": 1, "max_steps": 20}) as ckpt:
-        assert "max_steps: 10, and here 20" in str(ckpt.resume_report)
-    assert standfast.Store(tmp_path).runs()[0].hyperparameters == {"lr": 1, "max_steps": 20}
-
-
-def test_a_run_that_is_done_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    walk(tmp_path, 10)
-    walk(tmp_path, 10, quiet=False)
-    assert "nothing is left to do: step 10 of 10 is done" in capsys.readouterr().err
-
-
-def test_an_error_says_where_the_run_can_be_continued(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    _crash(tmp_path, at=15, quiet=False)
-    assert "ended by Stop; its last checkpoint is that of step 10" in capsys.readouterr().err
-
-
-def test_the_number_of_steps_is_an_integer(tmp_path: Path) -> None:
-    with (
-        checkpointer(tmp_path, Walk().state) as ckpt,
-        pytest.raises(errors.BadOption, match="an integer, not a float"),
-    ):
-        next(ckpt.steps(1e3))  # type: ignore[arg-type]
-
-
-# What goes wrong and is put right
-
-
-def test_a_save_that_failed_can_be_made_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from standfast.store.backends.local import LocalBackend
-
-    def refuse(*arguments: Any, **options: Any) -> None:
+def test_a_save_that_failed_can_be_made_again(tmp_path: Path) -> None:
+    def refuse(create: Any, name: str, data: bytes) -> None:
         raise errors.WriteFailed(28, "disk full")
 
     with checkpointer(tmp_path, Walk().state, every=1, asynchronous=True) as ckpt:
-        with monkeypatch.context() as patched:
-            patched.setattr(LocalBackend, "create", refuse)
+        with Seams.until_end() as seams:
+            seams.backend(create=refuse)
             ckpt.step(1)
-            with pytest.raises(errors.WriteFailed, match="disk full"):
+            with pytest.raises(errors.WriteFailed) as raised:
                 ckpt.wait()
+            assert raised.value.errno == 28
         ckpt.save()
         ckpt.wait()
         assert _steps(ckpt) == [1]
@@ -691,110 +603,7 @@ def test_a_state_that_was_saved_and_changed_is_saved_again(
         assert ckpt.run.checkpoint("best").metrics == {"loss": 1.0}
 
 
-def test_a_save_within_an_epoch_that_no_loader_knows_is_made_at_its_end(tmp_path: Path) -> None:
-    def run(stop: int | None) -> list[tuple[int, int]]:
-        seen = []
-        with checkpointer(tmp_path, Walk().state, every=None) as ckpt:
-            for epoch in ckpt.epochs(3):
-                for batch in range(3):
-                    seen.append((epoch, batch))
-                    ckpt.step()
-                    ckpt.save()
-                    if len(seen) == stop:
-                        return seen
-        return seen
-
-    assert run(stop=5) == [(1, 0), (1, 1), (1, 2), (2, 0), (2, 1)]
-    assert run(stop=None) == [(e, b) for e in (2, 3) for b in range(3)]
-
-
-def test_steps_after_epochs_are_saved_on_schedule(tmp_path: Path) -> None:
-    with checkpointer(tmp_path, Walk().state, every=5) as ckpt:
-        for _ in ckpt.epochs(2):
-            ckpt.step()
-        for step in ckpt.steps(12):
-            ckpt.step(step)
-        assert _steps(ckpt) == [2, 5, 10, 12]
-        assert ckpt.run.checkpoint(12).epoch == 2
-
-
-def test_a_refused_branch_leaves_nothing_behind(tmp_path: Path) -> None:
-    walk(tmp_path, 10, name="old")
-    other = {"name": "new", "hp": {"wide": 1}}
-    with (
-        pytest.raises(errors.StateMismatch),
-        checkpointer(tmp_path, Walk(size=5).state, resume="old@10", **other),
-    ):
-        pass
-    with checkpointer(tmp_path, Walk(size=5).state, **other) as ckpt:
-        assert ckpt.next_step == 1
-
-
-def test_a_branch_of_the_latest_goes_on_when_started_again(tmp_path: Path) -> None:
-    walk(tmp_path, 10, name="old")
-    for total in (15, 20, 25):
-        walk(tmp_path, total, hp={"lr": 2}, resume="latest")
-    assert len(standfast.Store(tmp_path).runs()) == 2
-
-
-def test_the_best_is_that_of_the_steps_that_stay(tmp_path: Path) -> None:
-    def run(steps: int, **options: Any) -> None:
-        with checkpointer(tmp_path, Walk().state, every=1, **options) as ckpt:
-            for step in ckpt.steps(steps):
-                ckpt.step(step, loss=[3.0, 2.0, 1.0, 4.0][step - 1])
-
-    run(3, monitor="loss")
-    newest = max(tmp_path.rglob("*step_000003*.safetensors"))
-    newest.write_bytes(newest.read_bytes()[:-1])
-    with pytest.warns(errors.FellBack):
-        run(3, monitor="loss")
-    best = standfast.Store(tmp_path).runs()[0].checkpoint("best")
-    assert best.step == 3
-    run(4, monitor="loss", mode="max")
-    assert standfast.Store(tmp_path).runs()[0].checkpoint("best").step == 4
-    with checkpointer(tmp_path, Walk().state, monitor="loss", mode="min") as ckpt:
-        assert ckpt.run.checkpoint("best").step == 3
-
-
-def test_reports_are_checked(tmp_path: Path) -> None:
-    with checkpointer(tmp_path, Walk().state, every=1) as ckpt:
-        ckpt.step(1)
-        ckpt.report(np.int64(1), value=1.0, other=None)
-        assert ckpt.run.checkpoint(1).metrics == {"value": 1.0}
-        for step in (-1, 2, 1.0, True):
-            with pytest.raises(errors.BadLabel):
-                ckpt.report(step, value=1.0)  # type: ignore[arg-type]
-
-
-def test_a_checkpoint_without_random_states_is_called_inexact(tmp_path: Path) -> None:
-    run = standfast.Store(tmp_path).run("bare")
-    run.save(1, {"walk": {"weights": np.ones(4), "steps": 1}})
-    run.close()
-    with checkpointer(tmp_path, Walk().state, name="bare") as ckpt:
-        assert ckpt.next_step == 2
-        assert "no state of Python's generator" in " ".join(ckpt.resume_report.inexact)
-
-
-def test_metrics_do_not_pile_up_between_saves(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from standfast.training.metrics import read_metrics
-
-    monkeypatch.setattr("standfast.training.checkpointer._MANY", 10)
-    with checkpointer(tmp_path, Walk().state, every=None) as ckpt:
-        for step in range(1, 31):
-            ckpt.step(step, value=float(step))
-        log = next((tmp_path / "logs").iterdir())
-        assert len(list(read_metrics(log))) >= 20
-        ckpt.save()
-        assert ckpt.run.checkpoint(30).metrics == {"value": 30.0}
-
-
 def test_a_forked_child_that_leaves_the_with_writes_nothing(tmp_path: Path) -> None:
-    import os
-
-    from standfast.training.metrics import read_metrics
-
     with checkpointer(tmp_path, Walk().state, every=None) as ckpt:
         ckpt.step(1, value=1.0)
         child = os.fork()
@@ -805,43 +614,61 @@ def test_a_forked_child_that_leaves_the_with_writes_nothing(tmp_path: Path) -> N
                 os._exit(0)
         os.waitpid(child, 0)
         ckpt.step(2, value=2.0)
-    log = next((tmp_path / "logs").iterdir())
-    assert [line.step for line in read_metrics(log)] == [1, 2]
+    assert [step for step, _ in _log(tmp_path)] == [1, 2]
 
 
-# When
+# What it says
 
 
-def test_saves_by_the_clock_and_by_a_share_of_the_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_what_is_printed_is_the_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    walk(tmp_path, 10, quiet=False)
+    assert "continues" not in capsys.readouterr().err
+    walk(tmp_path, 20, quiet=False)
+    assert "continues after step 10, exactly as it was" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("way", ["with the step", "reported", "never"])
+def test_a_monitored_metric_that_never_came_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], way: str
 ) -> None:
-    clock = SimpleNamespace(monotonic=itertools.count(step=0.01).__next__)
-    monkeypatch.setattr("standfast.training.checkpointer.time", clock)
-    monkeypatch.setattr("standfast.training.saves.time", clock)
-    for every in ("60ms", "50%"):
-        with checkpointer(tmp_path / every, Walk().state, every=every) as ckpt:
-            for step in ckpt.steps(40):
-                ckpt.step(step)
-            steps = _steps(ckpt)
-        assert 2 <= len(steps) < 40
-        assert steps[-1] == 40
+    with checkpointer(tmp_path, Walk().state, every=1, monitor="loss", quiet=False) as ckpt:
+        for step in ckpt.steps(3):
+            ckpt.step(step, loss=1.0 if way == "with the step" else None)
+            if way == "reported":
+                ckpt.report(loss=1.0)
+    assert ("'loss'" in capsys.readouterr().err) == (way == "never")
 
 
-def test_a_save_that_waits_for_the_one_before_says_how_long(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def _pass_while_the_loop_waits(clock: Clock) -> None:
+    """Let 100 seconds pass as soon as the main thread waits for another one."""
+    main, deadline = threading.main_thread().ident or 0, time.monotonic() + 60
+    while sys._current_frames()[main].f_code is not threading.Condition.wait.__code__:
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    clock.advance(100)
+
+
+@pytest.mark.parametrize("late", ["save", "helper"])
+def test_what_the_loop_waited_for_a_save_is_said_but_not_for_the_helper_to_start(
+    tmp_path: Path, seams: Seams, capsys: pytest.CaptureFixture[str], late: str
 ) -> None:
-    from standfast.store.backends.local import LocalBackend
+    clock, passed = seams.clock(), []
 
-    create = LocalBackend.create
+    def once(real: Any, *args: Any, **options: Any) -> Any:
+        if not passed:
+            passed.append(True)
+            _pass_while_the_loop_waits(clock)
+        return real(*args, **options)
 
-    def slowly(self: LocalBackend, name: str, data: bytes) -> None:
-        time.sleep(0.8)
-        create(self, name, data)
-
-    options: dict[str, Any] = {"every": 1, "asynchronous": True, "quiet": False}
+    options: dict[str, Any] = {"every": 1, "asynchronous": True, "quiet": False, "monitor": "loss"}
+    if late == "helper":
+        seams.system(subprocess, Popen=once)
     with checkpointer(tmp_path, Walk().state, **options) as ckpt:
-        monkeypatch.setattr(LocalBackend, "create", slowly)
-        ckpt.step(1)
-        ckpt.step(2)  # there is a second staging, or will be, unless memory is short
-        ckpt.step(3)
-    assert re.search(r"step [23] waited [\d.]+ s for the saves before it", capsys.readouterr().err)
+        if late == "save":
+            seams.backend(create=once)
+        for step in ckpt.steps(3):
+            ckpt.step(step, loss=1.0)
+    said = capsys.readouterr().err
+    assert passed
+    assert bool(re.search(r"step [23] waited 100\.0 s", said)) == (late == "save")
+    assert "'loss'" not in said  # the metrics of a save that is written at the end are known

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,106 +11,102 @@ import numpy as np
 import pytest
 
 import standfast
-from standfast.errors import RunBusy, WriteFailed
+from standfast.errors import RunBusy, StandfastError, WriteFailed
 from standfast.lightning.run import TrainerRun
-from standfast.store.schema import names
+from standfast.store.backends.local import LocalBackend
 from standfast.training.beginning import Settings
 from standfast.training.best import Best
+from tests.kit.seams import Seams
 from tests.kit.stores import folder, record_path
 from tests.kit.walk import Walk, checkpointer
 
-HP = {"lr": 1}
-
 
 def _checkpointer(place: Path) -> None:
-    with checkpointer(place, Walk().state, name="a", hp=HP):
+    with checkpointer(place, Walk().state, name="a", monitor="loss"):
         pass
 
 
 def _lightning(place: Path) -> None:
-    settings = Settings("a", HP, None, None, None, ())
-    TrainerRun(standfast.Store(place), settings, Best(None, "min"), None, print).begin(
-        "auto", False, None
-    )
+    settings, best = Settings("a", None, None, None, None, ()), Best("loss", "min")
+    TrainerRun(standfast.Store(place), settings, best, None, print).begin("auto", False, None)
 
 
 STARTS = pytest.mark.parametrize("start", [_checkpointer, _lightning])
 
 
+def refused(operation: Any, name: Any, *data: bytes) -> None:
+    """Refuse to change the file of a run."""
+    if "_run.json" in str(name):
+        raise WriteFailed(operation.__name__)
+    operation(name, *data)
+
+
 @pytest.fixture(autouse=True)
-def no_space(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a start fail after the run was made and taken."""
+def fails_late(seams: Seams) -> None:
+    """Let a start fail after the run was made and taken: its file cannot be replaced."""
 
-    def refuse(*_: Any) -> None:
-        raise WriteFailed("no more")
-
-    monkeypatch.setattr(Best, "recall", refuse)
+    seams.backend(replace=refused)
 
 
-def _after_making(monkeypatch: pytest.MonkeyPatch, act: Callable[[standfast.Run], Any]) -> None:
-    """Have another process act as soon as the run is made, and before it is taken."""
-    make = standfast.Store.run
+def _before_taking(seams: Seams, act: Callable[[LocalBackend, str], Any]) -> None:
+    """Let another process act when the run is made, and before its lock is taken."""
+    done: list[str] = []
 
-    def late(self: standfast.Store, *given: Any, **options: Any) -> standfast.Run:
-        made = make(self, *given, **options)
-        monkeypatch.setattr(standfast.Store, "run", make)
-        act(standfast.Store(Path(self.url).parent).open_run(made.hash))
-        return made
+    def late(lock: Any, name: str, *args: Any, **options: Any) -> Any:
+        if len(name) == 24 and not done:
+            done.append(name)
+            act(lock.__self__, name)
+        return lock(name, *args, **options)
 
-    monkeypatch.setattr(standfast.Store, "run", late)
+    seams.backend(lock=late)
 
 
 @STARTS
-def test_a_run_that_was_made_for_it_is_deleted(start: Any, tmp_path: Path) -> None:
-    with pytest.raises(WriteFailed, match="no more"):
-        start(tmp_path)
-    assert standfast.Store(tmp_path).runs() == []
-
-
-@STARTS
-def test_that_it_could_not_be_deleted_is_noted_and_masks_nothing(
-    start: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("is_deleted", [True, False])
+def test_a_run_that_was_made_for_it_is_deleted_or_the_failure_to_do_so_noted(
+    start: Any, is_deleted: bool, tmp_path: Path, seams: Seams
 ) -> None:
-    def refuse(run: standfast.Run) -> None:
-        raise RunBusy("in use")
-
-    monkeypatch.setattr(standfast.Run, "delete_empty", refuse)
-    with pytest.raises(WriteFailed, match="no more") as caught:
+    if not is_deleted:
+        seams.backend(delete=refused)
+    with pytest.raises(WriteFailed, match="replace") as caught:
         start(tmp_path)
-    assert "could not be deleted: in use" in caught.value.__notes__[0]
+    runs = [run.hash for run in standfast.Store(tmp_path).runs()]
+    notes = getattr(caught.value, "__notes__", [])
+    assert (runs == []) == is_deleted
+    assert [run for run in runs if run not in "".join(notes)] == []
 
 
 @STARTS
 @pytest.mark.guarantee("G14")
 @pytest.mark.parametrize("is_damaged", [False, True])
 def test_what_another_process_saved_into_it_stays(
-    start: Any, is_damaged: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    start: Any, is_damaged: bool, tmp_path: Path, seams: Seams
 ) -> None:
-    before: dict[Path, bytes] = {}
+    with standfast.Store(tmp_path / "other").run("a") as other:
+        other.save(1, {"walk": {"weights": np.ones(4), "steps": 1}})
+    if is_damaged:
+        record_path(other, 1).write_bytes(b"garbage")
+    saved = {path.name: path.read_bytes() for path in folder(other).iterdir()}
+    there = tmp_path / "store" / folder(other).relative_to(tmp_path / "other")
 
-    def save(run: standfast.Run) -> None:
-        with run:
-            run.save(1, {"walk": {"weights": np.ones(4), "steps": 1}})
-        if is_damaged:
-            record_path(run, 1).write_bytes(b"garbage")
-        before.update({path: path.read_bytes() for path in folder(run).iterdir()})
+    def save(backend: LocalBackend, run: str) -> None:
+        assert run == other.hash
+        shutil.copytree(folder(other), there, dirs_exist_ok=True)
 
-    _after_making(monkeypatch, save)
-    with pytest.raises(standfast.errors.StandfastError):
-        start(tmp_path)
-    assert before
-    assert {path: path.read_bytes() for path in before} == before
+    _before_taking(seams, save)
+    with pytest.raises(StandfastError):
+        start(tmp_path / "store")
+    assert {name: (there / name).read_bytes() for name in saved} == saved
 
 
 @STARTS
-def test_that_another_process_has_it_is_said(
-    start: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_run_that_another_process_has_taken_stays(
+    start: Any, tmp_path: Path, seams: Seams
 ) -> None:
     held: list[Any] = []
-    _after_making(monkeypatch, lambda run: held.append((run, run.store.backend.lock(run.hash))))
+    _before_taking(seams, lambda backend, run: held.append((run, backend.lock(run))))
     with pytest.raises(RunBusy):
         start(tmp_path)
     [(run, lock)] = held
-    assert lock is not None
     lock.release()
-    assert run.store.backend.exists(names.run_file(run.hash))
+    assert [each.hash for each in standfast.Store(tmp_path).runs()] == [run]

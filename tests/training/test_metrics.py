@@ -23,10 +23,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from standfast.errors import BadField, MissingFile, RefusedState, UnreadableFile, WriteFailed
-from standfast.files import disk
 from standfast.files.lines import LONGEST
 from standfast.training.metrics import Line, MetricsLog, read_metrics
 from tests.kit.disk_faults import FaultyDisk, raising
+from tests.kit.seams import Seams
 
 TIME = "2026-01-02T03:04:05.678901Z"
 
@@ -44,46 +44,36 @@ def _steps(path: Path) -> list[int]:
     return [line.step for line in read_metrics(path)]
 
 
-def test_a_line_is_an_object_of_json(tmp_path: Path) -> None:
-    path = tmp_path / "log.jsonl"
-    MetricsLog(path).append([Line(100, 2, TIME, {"loss": 0.25, "seen": 3, "best": True})])
+def test_a_line_is_an_object_of_json_in_which_what_is_not_finite_is_text(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "log.jsonl"
+    metrics = {"loss": 0.25, "seen": 3, "best": True, "n": math.nan, "i": math.inf, "j": -math.inf}
+    MetricsLog(path).append([Line(100, 2, TIME, metrics)])
     assert path.read_text() == (
-        f'{{"step":100,"epoch":2,"time":"{TIME}","metrics":{{"loss":0.25,"seen":3,"best":true}}}}\n'
+        f'{{"step":100,"epoch":2,"time":"{TIME}","metrics":{{"loss":0.25,"seen":3,"best":true,'
+        '"n":"NaN","i":"Infinity","j":"-Infinity"}}\n'
     )
 
 
 def test_what_is_added_is_settled_once_and_comes_back_from_the_file(tmp_path: Path) -> None:
-    log = MetricsLog(tmp_path / "log.jsonl")
-    log.add(1, None, {"loss": 0.1, "seen": 64})
-    log.add(2, 5, {"loss": 0.2})
-    log.append(log.settle())
+    log, loss = MetricsLog(tmp_path / "log.jsonl"), torch.tensor(0.5)
+    log.add(1, None, {"loss": loss, "seen": np.array([64])})
+    loss += 5  # it is logged as it was
+    log.add(2, None, {})
+    log.add(3, 5, {"loss": 0.2})
+    lines = log.settle()
     assert log.settle() == []
-    log.add(3, 5, {"loss": 0.3})
-    log.append(log.settle())
-    found = [(line.step, line.epoch, line.metrics) for line in read_metrics(tmp_path / "log.jsonl")]
-    assert found == [
-        (1, None, {"loss": 0.1, "seen": 64}),
-        (2, 5, {"loss": 0.2}),
-        (3, 5, {"loss": 0.3}),
-    ]
-    assert all(line.time.endswith("Z") for line in read_metrics(tmp_path / "log.jsonl"))
-
-
-def test_a_step_without_metrics_has_no_line(tmp_path: Path) -> None:
-    log = MetricsLog(tmp_path / "log.jsonl")
-    log.add(1, None, {})
-    assert log.settle() == []
+    log.append(lines)
     log.append([])
-    assert not (tmp_path / "log.jsonl").exists()
-
-
-def test_without_a_path_values_are_kept_and_nothing_is_written() -> None:
-    log = MetricsLog(None)
-    log.add(1, None, {"loss": 0.1})
-    [line] = log.settle()
-    log.append([line])
-    log.cut(0)
-    assert line.metrics == {"loss": 0.1}
+    found = list(read_metrics(tmp_path / "log.jsonl"))
+    assert [(line.step, line.epoch, line.metrics) for line in found] == [
+        (1, None, {"loss": 0.5, "seen": 64}),
+        (3, 5, {"loss": 0.2}),
+    ]
+    assert found == lines
+    assert all(line.time.endswith("Z") for line in found)
+    nowhere = MetricsLog(None)  # which keeps no file
+    nowhere.append(lines)
+    nowhere.cut(0)
 
 
 class _Level(enum.IntEnum):
@@ -91,21 +81,11 @@ class _Level(enum.IntEnum):
 
 
 VALUES: list[tuple[Any, Any]] = [
-    (np.float64(0.1), 0.1),
-    (np.float32(0.1), float(np.float32(0.1))),
-    (np.float16(0.1), float(np.float16(0.1))),
-    (np.longdouble(0.5), 0.5),
-    (ml_dtypes.bfloat16(0.5), 0.5),
-    (np.int8(-3), -3),
-    (np.uint64(2**64 - 1), 2**64 - 1),
-    (np.bool_(True), True),
-    (np.array(0.5), 0.5),
-    (np.array([[7]]), 7),
-    (_Level.HIGH, 3),
-    (torch.tensor(0.25), 0.25),
+    *((np.float64(0.1), 0.1), (np.float32(0.1), float(np.float32(0.1))), (np.float16(0.5), 0.5)),
+    *((np.longdouble(0.5), 0.5), (ml_dtypes.bfloat16(0.5), 0.5), (np.int8(-3), -3)),
+    *((np.uint64(2**64 - 1), 2**64 - 1), (np.bool_(True), True), (np.array([[7]]), 7)),
+    *((_Level.HIGH, 3), (torch.tensor(True), True), (torch.tensor(-(2**63)), -(2**63))),
     (torch.tensor([2.5], dtype=torch.bfloat16), 2.5),
-    (torch.tensor(True), True),
-    (torch.tensor(-(2**63)), -(2**63)),
     (torch.nn.Parameter(torch.tensor(1.5)), 1.5),
     (torch.tensor(3.0, requires_grad=True) * 2, 6.0),
 ]
@@ -120,14 +100,6 @@ def test_numbers_of_any_kind_become_plain_ones(value: Any, number: Any) -> None:
     assert type(line.metrics["loss"]) is type(number)
 
 
-@pytest.mark.parametrize("value", [torch.tensor(1.0), np.array(1.0), np.array([1.0])], ids=repr)
-def test_a_value_that_changes_in_place_is_logged_as_it_was(value: Any) -> None:
-    log = MetricsLog(None)
-    log.add(1, None, {"loss": value})
-    value += 5
-    assert log.settle()[0].metrics == {"loss": 1.0}
-
-
 REFUSED: list[Any] = [
     *("0.5", None, 1j, [0.5], {"a": 1}, object, 2**64, -(2**63) - 1, b"1"),
     *(np.zeros(2), np.zeros(0), np.array("x"), np.datetime64(1, "ns"), np.complex64(1)),
@@ -140,16 +112,15 @@ REFUSED: list[Any] = [
 @pytest.mark.parametrize("value", REFUSED, ids=lambda value: ascii(value)[:30].split(" at ")[0])
 def test_what_is_no_number_is_refused_at_once_by_its_name(value: Any) -> None:
     log = MetricsLog(None)
-    with pytest.raises(RefusedState, match="'val_loss'"):
+    with pytest.raises(RefusedState, match="val_loss"):
         log.add(1, None, {"loss": 0.5, "val_loss": value})
     assert log.settle() == []
 
 
 @pytest.mark.parametrize("name", [5, "", "\ud800", "x" * 201, None], ids=ascii)
-@pytest.mark.parametrize("value", [0.5, torch.tensor(0.5)], ids=["float", "tensor"])
-def test_a_name_that_is_none_is_refused(name: Any, value: Any) -> None:
-    with pytest.raises(RefusedState, match="name") as caught:
-        MetricsLog(None).add(1, None, {name: value})
+def test_a_name_that_cannot_be_is_refused(name: Any) -> None:
+    with pytest.raises(RefusedState) as caught:
+        MetricsLog(None).add(1, None, {name: 0.5})
     assert str(caught.value).isprintable()
 
 
@@ -160,7 +131,7 @@ def test_the_longest_line_that_is_taken_can_be_read(tmp_path: Path) -> None:
     log.append(log.settle())
     [line] = read_metrics(tmp_path / "log.jsonl")
     assert line.metrics == metrics
-    with pytest.raises(RefusedState, match="fewer"):
+    with pytest.raises(RefusedState):
         log.add(1, None, metrics | {"x" * 200: 1.0, "y" * 200: 1.0})
 
 
@@ -191,19 +162,7 @@ def test_every_number_comes_back_with_its_type_and_bits(
     }
 
 
-def test_what_is_not_finite_stands_as_text(tmp_path: Path) -> None:
-    path = tmp_path / "log.jsonl"
-    MetricsLog(path).append([Line(1, None, TIME, {"a": math.nan, "b": math.inf, "c": -math.inf})])
-    assert '"metrics":{"a":"NaN","b":"Infinity","c":"-Infinity"}' in path.read_text()
-
-
-def test_the_folders_of_a_log_are_made(tmp_path: Path) -> None:
-    path = tmp_path / "a" / "logs" / "log.jsonl"
-    _written(path, 1)
-    assert _steps(path) == [1]
-
-
-def test_lines_added_beside_a_settling_thread_are_lost_never_and_settled_once() -> None:
+def test_lines_that_are_added_while_a_thread_settles_are_settled_once() -> None:
     log = MetricsLog(None)
     done = threading.Event()
     found: list[int] = []
@@ -224,23 +183,16 @@ def test_lines_added_beside_a_settling_thread_are_lost_never_and_settled_once() 
 
 def test_a_cut_drops_the_lines_of_later_steps(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
-    wanted = _written(path, 1, 2, 3)
-    _written(path, 4, 5)
+    wanted = _written(path, 1, 2, 3).replace(b"}\n", b',"added":"by a later version"}\n')
+    path.write_bytes(wanted)
+    MetricsLog(path).append([Line(step, 1, TIME, {"x" * 150: 0.5}) for step in range(4, 8000)])
     MetricsLog(path).append(_lines(2))  # one that came late
+    late = path.read_bytes()[-len(_written(tmp_path / "other.jsonl", 2)) :]
+    assert path.stat().st_size > 1 << 20
     MetricsLog(path).cut(3)
-    assert path.read_bytes() == wanted + wanted.splitlines(keepends=True)[1]
+    assert path.read_bytes() == wanted + late
     MetricsLog(path).cut(0)
     assert path.read_bytes() == b""
-
-
-def test_a_cut_keeps_what_a_later_version_adds_to_a_line(tmp_path: Path) -> None:
-    path = tmp_path / "log.jsonl"
-    newer = _written(path, 1, 2).replace(b"}\n", b',"wall":1.5}\n')
-    path.write_bytes(newer)
-    _written(path, 3)
-    MetricsLog(path).cut(2)
-    assert path.read_bytes() == newer
-    assert _steps(path) == [1, 2]
 
 
 def test_a_cut_of_nothing_leaves_the_file_alone(tmp_path: Path) -> None:
@@ -251,15 +203,6 @@ def test_a_cut_of_nothing_leaves_the_file_alone(tmp_path: Path) -> None:
     assert (path.stat().st_ino, path.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
     MetricsLog(tmp_path / "none.jsonl").cut(2)
     assert os.listdir(tmp_path) == ["log.jsonl"]
-
-
-def test_a_log_larger_than_a_block_is_cut_and_read(tmp_path: Path) -> None:
-    path = tmp_path / "log.jsonl"
-    lines = [Line(step, 1, TIME, {"x" * 150: 0.5}) for step in range(12_000)]
-    MetricsLog(path).append(lines)
-    assert path.stat().st_size > 2 << 20
-    MetricsLog(path).cut(10_999)
-    assert list(read_metrics(path)) == lines[:11_000]
 
 
 @pytest.mark.parametrize("torn", [b'{"step":3,"ep', b"\0" * 5000, b"x" * (3 << 20)], ids=len)
@@ -273,11 +216,7 @@ def test_a_torn_last_line_is_left_out_and_cut_off(torn: bytes, tmp_path: Path) -
     path.write_bytes(whole + torn)
     assert _written(path, 3).startswith(whole + b'{"step":3,')
     assert _steps(path) == [1, 2, 3]
-
-
-def test_a_file_of_nothing_but_a_torn_line_is_begun_anew(tmp_path: Path) -> None:
-    path = tmp_path / "log.jsonl"
-    path.write_bytes(b'{"step"')
+    path.write_bytes(torn)
     _written(path, 3)
     assert _steps(path) == [3]
 
@@ -296,7 +235,7 @@ def test_damage_before_a_line_that_stays_is_named_and_the_log_left_alone(tmp_pat
     path.write_bytes(_written(path, 1) + b"\0\n")
     _written(path, 2)
     before = path.read_bytes()
-    with pytest.raises(BadField, match="line 2"):
+    with pytest.raises(BadField, match="2"):
         MetricsLog(path).cut(2)
     assert path.read_bytes() == before
     assert os.listdir(tmp_path) == ["log.jsonl"]
@@ -318,21 +257,14 @@ DAMAGED: dict[str, bytes] = {
     "too long": b" " * (LONGEST + 1),
     "two objects": _with() + _with(),
     "step missing": json.dumps({k: v for k, v in GOOD.items() if k != "step"}).encode(),
-    "step negative": _with(step=-1),
-    "step a float": _with(step=1.5),
-    "step a bool": _with(step=True),
-    "step huge": _with(step=1 << 62),
+    **{f"step {value}": _with(step=value) for value in (-1, 1.5, True, 1 << 62)},
     "epoch text": _with(epoch="1"),
-    "time a number": _with(time=5),
-    "time no time": _with(time="yesterday"),
+    **{f"time {value}": _with(time=value) for value in (5, "yesterday")},
     "metrics a list": _with(metrics=[]),
-    "metric null": _with(metrics={"loss": None}),
-    "metric text": _with(metrics={"loss": "\x1b[31mnan"}),
-    "metric a list": _with(metrics={"loss": [1]}),
+    **{f"metric {v!r}": _with(metrics={"loss": v}) for v in (None, "\x1b[31mnan", [1], math.nan)},
     "metric without a name": _with(metrics={"": 1}),
     "metric beyond a float": _with().replace(b"0.5", b"1e999"),
     "metric of 10,000 digits": _with().replace(b"0.5", b"9" * 10_000),
-    "NaN as a word": _with(metrics={"loss": math.nan}),
 }
 
 
@@ -342,7 +274,7 @@ def test_a_damaged_line_is_refused_by_its_number(case: str, tmp_path: Path) -> N
     path.write_bytes(_with() + b"\n" + DAMAGED[case] + b"\n" + _with() + b"\n")
     lines = read_metrics(path)
     assert next(lines).step == 1
-    with pytest.raises(BadField, match="line 2") as caught:
+    with pytest.raises(BadField, match="2") as caught:
         next(lines)
     assert str(caught.value).isprintable()
     assert len(str(caught.value)) < 600
@@ -366,7 +298,7 @@ def test_a_log_that_is_not_there_or_no_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UnreadableFile):
         next(read_metrics(tmp_path))
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(WriteFailed, match="not a file"):
+    with pytest.raises(WriteFailed):
         _written(tmp_path / "pipe", 1)
     (tmp_path / "file").touch()
     with pytest.raises(WriteFailed):
@@ -384,18 +316,15 @@ def test_a_log_that_is_a_link_is_neither_extended_nor_cut(tmp_path: Path) -> Non
     assert _steps(real) == [1, 2]
 
 
-def _each_fault(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, act: Callable[[Path], object]
-) -> list[tuple[str, bytes]]:
-    """Fail each operation in turn; what struck, and the file after it."""
+def _each_fault(tmp_path: Path, act: Callable[[Path], object]) -> list[tuple[str, bytes]]:
+    """Fail each operation in turn; what was struck, and the file after it."""
     struck: list[tuple[str, bytes]] = []
     for at in range(1, 100):
         path = tmp_path / str(at) / "log.jsonl"
         path.parent.mkdir()
         path.write_bytes(_written(path, 1, 2) + b'{"st')
-        faulty = FaultyDisk(at, raising(OSError(errno.ENOSPC, "No space left on device")))
-        with monkeypatch.context() as patch, suppress(WriteFailed):
-            patch.setattr(disk, "LOCAL", faulty)
+        with Seams.until_end() as seams, suppress(WriteFailed):
+            faulty = seams.disk(FaultyDisk(at, raising(OSError(errno.ENOSPC, "No space left"))))
             act(path)
         if faulty.struck is None:
             return struck
@@ -404,20 +333,16 @@ def _each_fault(
     raise AssertionError("it never came to an end")
 
 
-def test_an_append_that_fails_can_be_tried_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    struck = _each_fault(tmp_path, monkeypatch, lambda path: _written(path, 3))
+def test_an_append_that_fails_can_be_tried_again(tmp_path: Path) -> None:
+    struck = _each_fault(tmp_path, lambda path: _written(path, 3))
     names = [name for name, _ in struck]
     assert names == ["open_lock", "truncate", "write", "sync", "close", "sync_folder"]
     for name, left in struck:
         assert left.count(b'"step":3') == (name in ("close", "sync_folder"))
 
 
-def test_a_cut_that_fails_leaves_the_old_log_or_the_new_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    struck = _each_fault(tmp_path, monkeypatch, lambda path: MetricsLog(path).cut(1))
+def test_a_cut_that_fails_leaves_the_old_log_or_the_new_one(tmp_path: Path) -> None:
+    struck = _each_fault(tmp_path, lambda path: MetricsLog(path).cut(1))
     assert {"create", "write", "sync", "rename", "sync_folder"} <= {name for name, _ in struck}
     for name, left in struck:
         assert left.startswith(b'{"step":1,')

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -20,61 +18,37 @@ from tests.kit.cases import kept
 from tests.kit.walk import Walk, checkpointer
 from tests.store.schema.test_versions import resealed
 
-PROGRAM = """
-import sys
-import numpy as np
-import standfast
 
-store, mirror, name, steps = sys.argv[1:]
-generator = np.random.default_rng(int(name.removeprefix("seed")) if "seed" in name else 9)
-state = standfast.TrainingState(weights=np.zeros(3), generator=generator)
-with standfast.Checkpointer(
-    store, state, name=name, hp={"lr": 0.1}, every=2, mirror=mirror or None
-) as ckpt:
-    print(ckpt.run.hash, ckpt.run.name, ckpt.resume_report.step)
-    for step in ckpt.steps(int(steps)):
-        state.weights += generator.standard_normal(3)
-        ckpt.step(step)
-print(state.weights.tobytes().hex())
-"""
-
-
-class Job:
-    """One job of an array: the program in a process of its own."""
-
-    def __init__(self, store: Path, name: str, steps: int = 4, mirror: Path | str = "") -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, str(store), str(mirror), name, str(steps)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-    def done(self) -> tuple[str, str, int, str]:
-        """The run, its label, the step it went on from, and the weights at the end."""
-        out, self.err = self._process.communicate(timeout=120)
-        assert self._process.returncode == 0, self.err
-        run, label, step, weights = out.split()
-        return run, label, int(step), weights
+def job(store: Path, name: str, steps: int = 4, **options: Any) -> tuple[str, str, int, str]:
+    """A job of an array: its run, label, the step it went on from, and the weights at its end."""
+    np.random.seed(int(name.removeprefix("seed")) if "seed" in name else 9)
+    program, hp = Walk(), {"lr": 0.1}
+    with checkpointer(store, program.state, name=name, hp=hp, every=2, **options) as ckpt:
+        for step in ckpt.steps(steps):
+            program.train()
+            ckpt.step(step)
+    weights = program.weights.tobytes().hex()
+    return ckpt.run.hash, ckpt.run.name, ckpt.resume_report.step, weights
 
 
 def whole(folder: Path, name: str, steps: int) -> str:
     """The weights of a job that was alone and never stopped."""
-    return Job(folder / f"alone-{name}", name, steps).done()[3]
+    return job(folder / f"alone-{name}-{steps}", name, steps)[3]
 
 
-def test_each_seed_of_an_array_is_a_run_of_its_own(tmp_path: Path) -> None:
+def test_each_seed_of_an_array_is_a_run_of_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     store = tmp_path / "store"
-    first, second = Job(store, "seed0"), Job(store, "seed1")
-    ended = [first.done(), second.done()]
-    assert ended[0][0] != ended[1][0]
-    for name, end in zip(("seed0", "seed1"), ended, strict=True):
+    ended = {name: job(store, name) for name in ("seed0", "seed1")}
+    assert ended["seed0"][0] != ended["seed1"][0]
+    for name, end in ended.items():
         assert end[1:] == (name, 0, whole(tmp_path, name, 4))
-    again = Job(store, "seed1", 6).done()
-    assert again == (ended[1][0], "seed1", 4, whole(tmp_path, "seed1", 6))
-    third = Job(store, "seed2")
-    third.done()
-    [line] = [line for line in third.err.splitlines() if "'seed0'" in line]
+    again = job(store, "seed1", 6)
+    assert again == (ended["seed1"][0], "seed1", 4, whole(tmp_path, "seed1", 6))
+    capsys.readouterr()
+    job(store, "seed2", quiet=False)
+    [line] = [line for line in capsys.readouterr().err.splitlines() if "'seed0'" in line]
     assert "'seed1'" in line
 
 
@@ -82,26 +56,28 @@ def test_each_seed_of_an_array_is_a_run_of_its_own(tmp_path: Path) -> None:
 def test_a_seed_goes_on_from_its_own_checkpoint_of_the_mirror(tmp_path: Path) -> None:
     mirror = tmp_path / "mirror"
     for name in ("seed0", "seed1"):
-        Job(tmp_path / "first", name, mirror=mirror).done()
-    shutil.rmtree(tmp_path / "first")
+        job(tmp_path / "first", name, mirror=mirror)
     for name in ("seed1", "seed0"):
-        end = Job(tmp_path / "second", name, 6, mirror).done()
+        end = job(tmp_path / "second", name, 6, mirror=mirror)
         assert end[1:] == (name, 4, whole(tmp_path, name, 6))
 
 
-@pytest.mark.parametrize("is_mirrored", [False, True])
-@pytest.mark.parametrize("name", kept(["seed0", "better"], "better"))
+@pytest.mark.parametrize(
+    ("name", "is_mirrored"),
+    kept([(n, m) for n in ("seed0", "better") for m in (False, True)], ("better", True)),
+)
 def test_a_renamed_run_goes_on_under_the_name_it_began_with_and_its_label(
     tmp_path: Path, name: str, is_mirrored: bool
 ) -> None:
-    store, mirror = tmp_path / "store", tmp_path / "mirror" if is_mirrored else ""
-    run, *_ = Job(store, "seed0", 2, mirror).done()
-    Job(store, "seed1", 2, mirror).done()
+    store, mirror = tmp_path / "store", tmp_path / "mirror" if is_mirrored else None
+    run, *_ = job(store, "seed0", 2, mirror=mirror)
+    job(store, "seed1", 2)
     standfast.Store(store).open_run(run).rename("better")
     if is_mirrored:
-        Job(store, "seed0", 3, mirror).done()
-        shutil.rmtree(store)
-    assert Job(store, name, 4, mirror).done()[:3] == (run, "better", 3 if is_mirrored else 2)
+        job(store, "seed0", 3, mirror=mirror)
+        store = tmp_path / "another"
+    step = 3 if is_mirrored else 2
+    assert job(store, name, 4, mirror=mirror)[:3] == (run, "better", step)
 
 
 def train(store: Path, **options: Any) -> standfast.Checkpointer:
@@ -132,14 +108,6 @@ def test_a_trial_identifies_whatever_the_name_is(tmp_path: Path) -> None:
     assert (again.run.hash, again.run.name, again.resume_report.step) == (first.hash, "a", 1)
 
 
-def test_never_begins_the_next_free_trial_of_a_name(tmp_path: Path) -> None:
-    runs = [train(tmp_path, name="a", hp={"lr": 1}, resume="never").run for _ in range(3)]
-    assert [run.name for run in runs] == ["a"] * 3
-    assert [run.file.trial for run in runs] == ["a", 2, 3]
-    assert train(tmp_path, name="a", hp={"lr": 1}).run.hash == runs[0].hash
-    assert np.isfinite(runs[2].load()["walk"]["weights"]).all()
-
-
 def run_file(store: Path) -> Path:
     """The file of the one run of a store."""
     (path,) = store.glob("checkpoints/models/*/*_run.json")
@@ -154,8 +122,14 @@ HARM: dict[str, Callable[[Path], Any]] = {
 
 
 @pytest.mark.guarantee("G10")
-@pytest.mark.parametrize("is_mirrored", [False, True])
-@pytest.mark.parametrize("harm", HARM)
+@pytest.mark.parametrize(
+    ("harm", "is_mirrored"),
+    kept(
+        [(harm, m) for harm in HARM for m in (False, True)],
+        *[(harm, False) for harm in HARM],
+        ("missing", True),
+    ),
+)
 def test_a_label_is_followed_to_a_run_whose_file_cannot_be_read(
     tmp_path: Path, harm: str, is_mirrored: bool
 ) -> None:
@@ -184,16 +158,26 @@ def test_a_label_is_followed_to_a_run_whose_file_cannot_be_read(
     assert set(runs) == {first.hash}
 
 
-def test_a_run_of_the_name_in_the_mirror_goes_before_a_label_here(tmp_path: Path) -> None:
+def test_a_run_or_branch_of_the_name_in_the_mirror_goes_before_a_label_here(
+    tmp_path: Path,
+) -> None:
     """A name given later "is looked up among identities first, then among labels"."""
-    mirror, here = tmp_path / "mirror", tmp_path / "here"
-    other = train(here, name="seed0", hp={"lr": 1}).run
+    mirror, here, there = tmp_path / "mirror", tmp_path / "here", tmp_path / "there"
+    base = train(here, name="base").run
+    shutil.copytree(here, there)
+    options: dict[str, Any] = {"name": "seed1", "hp": {"lr": 1}}
+    other = train(here, **options | {"name": "seed0"}).run
     other.rename("seed1")
-    run = train(tmp_path / "there", name="seed1", hp={"lr": 1}, mirror=mirror).run
-    train(tmp_path / "there", name="seed1", hp={"lr": 1}, mirror=mirror)
-    again = train(here, name="seed1", hp={"lr": 1}, mirror=mirror)
-    assert (again.run.hash, again.resume_report.step) == (run.hash, 2)
-    assert [each.step for each in standfast.Store(here).open_run(other.hash).checkpoints()] == [1]
+    run = train(there, **options, mirror=mirror).run
+    again = train(here, **options, mirror=mirror)
+    assert (again.run.hash, again.resume_report.step) == (run.hash, 1)
+    assert [each.step for each in other.checkpoints()] == [1]
+
+    options |= {"hp": {"lr": 2}, "resume": "base@1"}
+    train(here, **options | {"name": "seed0"}).run.rename("seed1")
+    branch = train(there, **options, mirror=mirror).run
+    found = train(here, **options, mirror=mirror).run
+    assert (found.hash, found.parent and found.parent.run) == (branch.hash, base.hash)
 
 
 def test_a_label_stands_for_no_run_of_the_mirror_that_cannot_be_used(tmp_path: Path) -> None:
@@ -205,15 +189,4 @@ def test_a_label_stands_for_no_run_of_the_mirror_that_cannot_be_used(tmp_path: P
         path.write_bytes(bytes(path.stat().st_size))
     with pytest.raises(DamagedFile):
         train(here, name="seed1", hp={"lr": 1}, mirror=mirror)
-    assert [each.step for each in standfast.Store(here).open_run(other.hash).checkpoints()] == [1]
-
-
-def test_a_branch_of_the_name_in_the_mirror_goes_before_a_label_here(tmp_path: Path) -> None:
-    mirror, here = tmp_path / "mirror", tmp_path / "here"
-    base = train(here, name="base").run
-    shutil.copytree(here, tmp_path / "there")
-    train(here, name="seed0", hp={"lr": 1}, resume="base@1").run.rename("seed1")
-    options: dict[str, Any] = {"name": "seed1", "hp": {"lr": 1}, "mirror": mirror}
-    run = train(tmp_path / "there", resume="base@1", **options).run
-    again = train(here, resume="base@1", **options).run
-    assert (again.hash, again.parent and again.parent.run) == (run.hash, base.hash)
+    assert [each.step for each in other.checkpoints()] == [1]

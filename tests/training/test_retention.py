@@ -1,4 +1,4 @@
-"""What a Checkpointer keeps: beside the loop, over restarts, in branches, whatever is killed."""
+"""What a Checkpointer keeps: over restarts, in branches, and when it is killed."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from standfast import KeepAll, KeepBest, KeepLast, Store
 from standfast.errors import BadOption, NotDeleted, StateMismatch
 from standfast.store.maintenance.doctor import examine
 from standfast.store.retention.pins import pinned_steps
-from standfast.training.background import background
 from standfast.training.checkpointer import EVERY
+from tests.kit.seams import Seams
 from tests.kit.walk import Walk, checkpointer
 
 
@@ -39,31 +39,26 @@ def _steps(store: Path) -> list[int]:
     return [checkpoint.step for checkpoint in run.checkpoints()]
 
 
-@pytest.mark.parametrize("asynchronous", [False, True])
-def test_only_what_is_kept_is_there(tmp_path: Path, asynchronous: bool) -> None:
+def test_only_what_is_kept_is_there_over_restarts(tmp_path: Path) -> None:
     losses = {2: 0.1, 5: 0.2, 6: 0.3}
     keep = KeepLast(2) | KeepBest(2, "loss")
-    assert _train(tmp_path, 9, losses, keep=keep, asynchronous=asynchronous) == [2, 5, 8, 9]
+    assert _train(tmp_path, 9, losses, keep=keep) == [2, 5, 8, 9]
+    # Without being told again, and the best of before the restart are still the best.
+    assert _train(tmp_path, 12, {11: 0.15}) == [2, 11, 12]
+    assert _train(tmp_path, 14, keep=KeepLast(3)) == [12, 13, 14]
 
 
 def test_the_helper_process_deletes_and_the_training_process_does_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, seams: Seams
 ) -> None:
+    deleted = []
+    seams.backend(delete=lambda delete, names: (deleted.extend(names := [*names]), delete(names)))
     with checkpointer(tmp_path, Walk().state, every=1, keep=KeepLast(1), asynchronous=True) as ckpt:
-        with monkeypatch.context() as patch:
-            patch.delattr(background, "after_save")
-            for step in range(1, 6):
-                ckpt.step(step)
-                ckpt.wait()
+        for step in range(1, 6):
+            ckpt.step(step)
+            ckpt.wait()
         assert [each.step for each in ckpt.run.checkpoints()] == [5]
-
-
-def test_a_resumed_run_goes_on_with_what_it_keeps(tmp_path: Path) -> None:
-    losses = {2: 0.1, 3: 0.2}
-    assert _train(tmp_path, 5, losses, keep=KeepLast(1) | KeepBest(2, "loss")) == [2, 3, 5]
-    # Without being told again, and the best of before the restart are still the best.
-    assert _train(tmp_path, 9, {7: 0.15}) == [2, 7, 9]
-    assert _train(tmp_path, 12, keep=KeepLast(3)) == [10, 11, 12]
+        assert not [name for name in deleted if "_step_" in name]
 
 
 def test_where_a_run_came_from_stays_while_it_runs(tmp_path: Path) -> None:
@@ -74,14 +69,13 @@ def test_where_a_run_came_from_stays_while_it_runs(tmp_path: Path) -> None:
             assert {3, step} == {each.step for each in ckpt.run.checkpoints()}
         assert pinned_steps(ckpt.store.backend, ckpt.run.hash) == {3}
         why = {each.step: each.why[0] for each in ckpt.run.verdicts()}
-        assert why[3].startswith("in use: ")
+        assert "in use" in why[3]
     assert _steps(tmp_path) == [7]
 
 
-def test_a_branch_keeps_its_parent_from_being_deleted_while_it_runs(tmp_path: Path) -> None:
-    store = Store(tmp_path)
+def test_a_branch_keeps_what_its_parent_does_and_the_parent_while_it_runs(tmp_path: Path) -> None:
     _train(tmp_path, 4, name="first", keep=KeepAll())
-    first = store.find_run("first")
+    first = Store(tmp_path).find_run("first")
     with checkpointer(tmp_path, Walk().state, every=1, name="second", resume="first@2") as ckpt:
         assert ckpt.resume_report.branched
         first.retain(KeepLast(1))
@@ -90,14 +84,10 @@ def test_a_branch_keeps_its_parent_from_being_deleted_while_it_runs(tmp_path: Pa
             ckpt.step(step)
     first.retain()
     assert [each.step for each in first.checkpoints()] == [4]
-
-
-def test_a_branch_keeps_what_its_parent_does(tmp_path: Path) -> None:
-    _train(tmp_path, 4, name="first", keep=KeepLast(2))
-    with checkpointer(tmp_path, Walk().state, every=1, name="second", resume="first") as ckpt:
+    with checkpointer(tmp_path, Walk().state, every=1, name="third", resume="first") as ckpt:
         for step in ckpt.steps(9):
             ckpt.step(step)
-        assert [each.step for each in ckpt.run.checkpoints()] == [8, 9]
+        assert [each.step for each in ckpt.run.checkpoints()] == [9]
 
 
 def test_metrics_that_came_after_the_last_save_are_seen_in_the_end(tmp_path: Path) -> None:
@@ -114,12 +104,10 @@ def test_the_names_of_other_frameworks(tmp_path: Path) -> None:
     assert _train(tmp_path / "lightning", 4, losses, **options) == [1, 3, 4]
     options = {"save_total_limit": 2, "metric_for_best_model": "loss", "save_steps": 2}
     assert _train(tmp_path / "transformers", 9, losses, every=EVERY, **options) == [2, 9]
-    with pytest.raises(BadOption, match="give one"):
-        checkpointer(tmp_path, Walk().state, save_steps=2)
-    with pytest.raises(BadOption, match="did you mean 'save_top_k'"):
-        checkpointer(tmp_path, Walk().state, save_topk=2)
-    with pytest.raises(BadOption, match="by which metric"):
-        checkpointer(tmp_path, Walk().state, keep=KeepBest(2))
+    wrong = {"save_steps": {"save_steps": 2}, "save_top_k": {"save_topk": 2}}
+    for name, options in {**wrong, "KeepBest": {"keep": KeepBest(2)}}.items():
+        with pytest.raises(BadOption, match=name):
+            checkpointer(tmp_path, Walk().state, **options)
 
 
 def test_what_lost_its_optimizer_is_not_resumed_from(tmp_path: Path) -> None:
@@ -136,7 +124,7 @@ def test_what_lost_its_optimizer_is_not_resumed_from(tmp_path: Path) -> None:
     assert [each.head.dropped for each in run.checkpoints()] == [["optimizer"]] * 2 + [[]]
     assert set(run.load(1)) == {"model", "random"}
     with (
-        pytest.raises(StateMismatch, match="its optimizer was deleted, because the run does not"),
+        pytest.raises(StateMismatch, match="optimizer"),
         checkpointer(tmp_path, state(), name="b", resume="a@1"),
     ):
         pass
@@ -156,9 +144,9 @@ def test_what_goes_wrong_with_the_deletion_is_said(
         if asynchronous:
             ckpt.step(2)
             ckpt.wait()
-            assert "old checkpoints: cannot append to " in capsys.readouterr().err
+            assert "_retention.jsonl" in capsys.readouterr().err
         else:
-            with pytest.warns(NotDeleted, match="old checkpoints: cannot append to "):
+            with pytest.warns(NotDeleted, match="_retention.jsonl"):
                 ckpt.step(2)
     assert _steps(tmp_path) == [2], "a history that cannot be written keeps nothing from going"
 
@@ -176,11 +164,10 @@ with standfast.Checkpointer(sys.argv[1], state, every=1, keep=keep) as ckpt:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("kills", [6, pytest.param(60, marks=pytest.mark.long)])
-def test_killed_at_any_moment_it_leaves_a_sound_store(tmp_path: Path, kills: int) -> None:
+def test_killed_at_any_moment_it_leaves_a_sound_store(tmp_path: Path) -> None:
     chance = random.Random(6)
     last = 0
-    for _ in range(kills):
+    for _ in range(60):
         process = subprocess.Popen(
             [sys.executable, "-c", PROGRAM, str(tmp_path)],
             stderr=subprocess.DEVNULL,

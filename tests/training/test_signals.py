@@ -6,8 +6,8 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -16,45 +16,37 @@ import pytest
 
 import standfast
 from standfast import errors
-from standfast.store.backends.local import LocalBackend
+from tests.kit.seams import Seams
 from tests.kit.walk import Walk, checkpointer
 
 PROGRAM = """
-import signal, sys, time
+import signal, sys
 import numpy as np
 import standfast
-from standfast import errors
-from standfast.store.backends.local import LocalBackend
 
 heard = []
 if "--handler" in sys.argv:
     signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
-state = standfast.TrainingState(walk={"weights": np.zeros(4)})
-with standfast.Checkpointer(sys.argv[1], state, name="walk", every=1000) as ckpt:
-    print("ready", flush=True)
-    for step in ckpt.steps(100_000):
+state, options = standfast.TrainingState(walk={"weights": np.zeros(4)}), {"asynchronous": False}
+with standfast.Checkpointer(sys.argv[1], state, name="walk", every=1000, **options) as ckpt:
+    for step in ckpt.steps(5):
         state.walk["weights"] += 1
-        if "--stuck" in sys.argv and step == 2:
-            print("stuck", flush=True)
-            while ckpt._preemption.signal is None:
-                time.sleep(0.01)
-            print("asked", flush=True)
-            while True:
-                time.sleep(0.01)
-        time.sleep(0.01)
+        if step == 3:
+            print("ready", flush=True)
+            sys.stdin.readline()
         ckpt.step(step)
     print("stopped", ckpt.should_stop, step, heard, flush=True)
+    signal.raise_signal(signal.SIGTERM)
+print("still here")
 """
 
 
 @contextmanager
 def _program(store: Path, *flags: str) -> Iterator[subprocess.Popen[str]]:
-    with subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, str(store), *flags],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
+    """The program in its third step, which ends when it is given a line."""
+    pipes: Any = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    command = [sys.executable, "-c", PROGRAM, str(store), *flags]
+    with subprocess.Popen(command, text=True, **pipes) as process:
         try:
             assert _line(process.stdout) == "ready"
             yield process
@@ -67,42 +59,37 @@ def _line(stream: IO[str] | None) -> str:
     return stream.readline().strip()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+@pytest.mark.parametrize(
+    ("number", "flags"), [(signal.SIGTERM, ("--handler",)), (signal.SIGUSR1, ())]
+)
 def test_a_signal_makes_the_next_step_save_and_the_loop_end(
-    tmp_path: Path, number: signal.Signals
+    tmp_path: Path, number: signal.Signals, flags: tuple[str, ...]
 ) -> None:
-    with _program(tmp_path) as process:
-        time.sleep(0.2)
+    with _program(tmp_path, *flags) as process:
         process.send_signal(number)
-        words = _line(process.stdout).split()
-        assert process.wait(60) == 0
-        assert process.stderr is not None
-        said = process.stderr.read()
-    assert words[:2] == ["stopped", "True"]
-    step = int(words[2])
-    assert f"{number.name}: step {step} is saved as" in said
+        out, said = process.communicate("go on\n", timeout=60)
+    heard = [signal.SIGTERM.value] if flags else []  # a handler that was there is called too
+    assert out.splitlines()[0] == f"stopped True 3 {heard}"
+    assert f"{number.name}: step 3 " in said
     run = standfast.Store(tmp_path).runs()[0]
-    assert [checkpoint.step for checkpoint in run.checkpoints()] == [step]
-    assert run.load()["walk"]["weights"].tolist() == [float(step)] * 4
+    assert [checkpoint.step for checkpoint in run.checkpoints()] == [3]
+    assert run.load()["walk"]["weights"].tolist() == [3.0] * 4
 
 
-def test_a_handler_that_was_there_is_called_too(tmp_path: Path) -> None:
-    with _program(tmp_path, "--handler") as process:
-        process.send_signal(signal.SIGTERM)
-        words = _line(process.stdout).split()
-        assert process.wait(60) == 0
-    assert words[0] == "stopped"
-    assert words[3:] == [f"[{signal.SIGTERM.value}]"]
+def test_a_signal_that_no_step_obeys_comes_after_the_with(tmp_path: Path) -> None:
+    with _program(tmp_path) as process:
+        out, _ = process.communicate("go on\n", timeout=60)
+    assert out == "stopped False 5 []\n"
+    assert process.returncode == -signal.SIGTERM
+    assert standfast.Store(tmp_path).resolve("latest").step == 5
 
 
 def test_a_second_signal_ends_the_program_at_once(tmp_path: Path) -> None:
-    with _program(tmp_path, "--stuck") as process:
-        assert _line(process.stdout) == "stuck"
-        process.send_signal(signal.SIGTERM)
-        assert _line(process.stdout) == "asked"
-        assert process.poll() is None
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == -signal.SIGTERM
+    with _program(tmp_path) as process:
+        while process.poll() is None:  # one that comes before the first was handled is lost
+            process.send_signal(signal.SIGTERM)
+            threading.Event().wait(0.05)
+    assert process.returncode == -signal.SIGTERM
     assert standfast.Store(tmp_path).runs()[0].checkpoints() == []
 
 
@@ -118,108 +105,92 @@ def test_a_program_that_does_not_look_is_ended_at_its_next_step(tmp_path: Path) 
         assert [checkpoint.step for checkpoint in ckpt.run.checkpoints()] == [2]
 
 
-def test_the_handlers_are_put_back(tmp_path: Path) -> None:
-    def handler(number: int, frame: Any) -> None:
-        pass
-
-    before = signal.signal(signal.SIGUSR1, handler)
+def test_handlers_are_as_before_after_the_with_and_in_a_forked_child(tmp_path: Path) -> None:
+    before = signal.signal(signal.SIGUSR1, lambda number, frame: None)
+    mine = signal.getsignal(signal.SIGUSR1)
     try:
         with checkpointer(tmp_path, Walk().state):
-            assert signal.getsignal(signal.SIGUSR1) is not handler
-        assert signal.getsignal(signal.SIGUSR1) is handler
+            assert signal.getsignal(signal.SIGUSR1) is not mine
+            heard, tell = os.pipe()
+            child = os.fork()
+            if child == 0:
+                os.write(tell, b"x")
+                while True:
+                    threading.Event().wait(0.05)
+            os.read(heard, 1)
+            os.kill(child, signal.SIGTERM)
+            _, status = os.waitpid(child, 0)
+            assert os.waitstatus_to_exitcode(status) == -signal.SIGTERM
+        assert signal.getsignal(signal.SIGUSR1) is mine
     finally:
         signal.signal(signal.SIGUSR1, before)
 
 
-def test_a_signal_within_an_epoch_that_no_loader_knows_says_so(tmp_path: Path) -> None:
-    def run(stop: int | None) -> list[int]:
-        program, seen = Walk(), []
-        with checkpointer(tmp_path, program.state, every=1) as ckpt:
-            for epoch in ckpt.epochs(3):
-                for _ in range(4):
-                    program.train()
-                    if len(seen) == stop:
-                        os.kill(os.getpid(), signal.SIGUSR1)
-                    seen.append(epoch)
-                    ckpt.step()
-                    if ckpt.should_stop:
-                        break
-            reports.append(ckpt.resume_report)
-        return seen
+def _epochs(
+    store: Path, total: int, body: Callable[[standfast.Checkpointer, int], None]
+) -> standfast.Checkpointer:
+    with checkpointer(store, Walk().state, every=1) as ckpt:
+        for epoch in ckpt.epochs(total):
+            body(ckpt, epoch)
+    return ckpt
 
-    reports: list[Any] = []
-    assert run(stop=5) == [1, 1, 1, 1, 2, 2]
+
+def test_a_signal_within_an_epoch_that_no_loader_knows_makes_the_resume_inexact(
+    tmp_path: Path,
+) -> None:
+    seen: list[int] = []
+
+    def body(ckpt: standfast.Checkpointer, epoch: int) -> None:
+        for _ in range(4):
+            if len(seen) == 5:
+                os.kill(os.getpid(), signal.SIGUSR1)
+            seen.append(epoch)
+            ckpt.step()
+            if ckpt.should_stop:
+                return
+
+    _epochs(tmp_path, 3, body)
+    assert seen == [1, 1, 1, 1, 2, 2]
     checkpoint = standfast.Store(tmp_path).resolve("latest")
     assert (checkpoint.step, checkpoint.epoch) == (6, 1)
-    assert run(stop=None) == [2, 2, 2, 2, 3, 3, 3, 3]
-    assert not reports[1].exact
-    assert "it was saved in the middle of epoch 2" in str(reports[1])
+    report = _epochs(tmp_path, 3, body).resume_report
+    assert seen[6:] == [2, 2, 2, 2, 3, 3, 3, 3]
+    assert not report.exact
+    assert "epoch 2" in str(report)
 
 
 @pytest.mark.parametrize(("by_hand", "stop"), [(True, 2), (False, 3)])
 def test_a_step_at_the_end_of_each_epoch_is_not_the_middle_of_one(
     tmp_path: Path, by_hand: bool, stop: int
 ) -> None:
-    def run(signal_at: int | None) -> list[int]:
-        program, seen = Walk(), []
-        with checkpointer(tmp_path, program.state, every=1) as ckpt:
-            for epoch in ckpt.epochs(4):
-                program.train()
-                seen.append(epoch)
-                if epoch == signal_at:
-                    os.kill(os.getpid(), signal.SIGUSR1)
-                if by_hand:
-                    ckpt.step(epoch)
-            assert ckpt.resume_report.exact
-        return seen
+    seen: list[int] = []
 
-    assert run(stop) + run(None) == [1, 2, 3, 4]
+    def body(ckpt: standfast.Checkpointer, epoch: int) -> None:
+        if epoch == stop and epoch not in seen:
+            os.kill(os.getpid(), signal.SIGUSR1)
+        seen.append(epoch)
+        if by_hand:
+            ckpt.step(epoch)
+
+    for _ in range(2):
+        assert _epochs(tmp_path, 4, body).resume_report.exact
+    assert seen == [1, 2, 3, 4]
 
 
-def test_a_forked_child_ends_at_a_signal(tmp_path: Path) -> None:
-    with checkpointer(tmp_path, Walk().state):
-        heard, tell = os.pipe()
-        child = os.fork()
-        if child == 0:
-            os.write(tell, b"x")
-            time.sleep(600)
-            os._exit(0)
-        os.read(heard, 1)
-        os.kill(child, signal.SIGTERM)
-        _, status = os.waitpid(child, 0)
-    assert os.waitstatus_to_exitcode(status) == -signal.SIGTERM
-
-
-def test_a_signal_that_no_step_obeys_comes_after_the_with(tmp_path: Path) -> None:
-    code = (
-        "import os, signal, sys, numpy as np, standfast\n"
-        "state = standfast.TrainingState(walk={'w': np.zeros(2)})\n"
-        "with standfast.Checkpointer(sys.argv[1], state, quiet=True) as ckpt:\n"
-        "    for step in ckpt.steps(3): pass\n"
-        "    os.kill(os.getpid(), signal.SIGTERM)\n"
-        "print('still here')\n"
-    )
-    command = [sys.executable, "-c", code, str(tmp_path)]
-    done = subprocess.run(command, check=False, capture_output=True, text=True)
-    assert done.stdout == ""
-    assert done.returncode == -signal.SIGTERM
-    assert standfast.Store(tmp_path).resolve("latest").step == 3
-
-
-def test_an_earlier_failure_does_not_keep_a_signal_from_saving(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*arguments: Any, **options: Any) -> None:
+def test_an_earlier_failure_does_not_keep_a_signal_from_saving(tmp_path: Path) -> None:
+    def refuse(create: Any, name: str, data: bytes) -> None:
         raise errors.WriteFailed(28, "no space, for a moment")
 
-    with checkpointer(tmp_path, Walk().state, every=1, asynchronous=True) as ckpt:
-        with monkeypatch.context() as patched:
-            patched.setattr(LocalBackend, "create", refuse)
+    store = standfast.Store(tmp_path)
+    with checkpointer(store, Walk().state, every=1, asynchronous=True) as ckpt:
+        with Seams.until_end() as seams:
+            seams.backend(create=refuse)
             ckpt.step(1)
             while not ckpt._open().is_idle():
-                time.sleep(0.01)
+                threading.Event().wait(0.01)
         os.kill(os.getpid(), signal.SIGTERM)
-        with pytest.raises(errors.WriteFailed, match="for a moment"):
+        with pytest.raises(errors.WriteFailed) as raised:
             ckpt.step(2)
+        assert raised.value.errno == 28
         assert ckpt.should_stop
         assert [checkpoint.step for checkpoint in ckpt.run.checkpoints()] == [2]

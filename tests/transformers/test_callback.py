@@ -15,7 +15,6 @@ import pytest
 
 pytest.importorskip("transformers")
 
-import numpy as np
 import torch
 from transformers import EarlyStoppingCallback, GPT2LMHeadModel, Trainer, TrainerCallback
 
@@ -33,6 +32,8 @@ from standfast.store.load.filling import leaves_of
 from standfast.transformers import StandfastCallback
 from standfast.transformers import folder as transformers_folder
 from tests import python_path
+from tests.kit.seams import Seams
+from tests.kit.stores import flip, same
 from tests.transformers.programs import ranks as transformers_ranks
 from tests.transformers.programs import train as transformers_train
 from tests.transformers.programs.train import small_model, trainer_with
@@ -57,25 +58,14 @@ def _steps(run: Run) -> list[int]:
     return [checkpoint.step for checkpoint in run.checkpoints()]
 
 
-def _bytes(run: Run, step: int) -> dict[str, Any]:
+def _state(run: Run, step: int) -> dict[str, Any]:
     """All that a checkpoint holds, but for what the clock says and where the output goes."""
     state = run.load(step)
     state["trainer"]["arguments"].pop("output_dir")
     for entry in state["trainer"]["state"]["log_history"]:
         for name in [name for name in entry if name.endswith(_MEASURED)]:
             del entry[name]
-    return {path: _value(leaf) for path, leaf in leaves_of(state).items()}
-
-
-def _value(leaf: Any) -> Any:
-    if isinstance(leaf, torch.Tensor | np.ndarray):
-        array = np.asarray(leaf)
-        return str(array.dtype), array.shape, array.tobytes()
-    return repr(leaf)
-
-
-def _no_folders_of_the_trainer(folder: Path) -> bool:
-    return not list((folder / "small").glob("checkpoint-*"))
+    return dict(sorted(leaves_of(state).items()))
 
 
 class _At(TrainerCallback):
@@ -104,19 +94,16 @@ def test_a_killed_training_goes_on_as_if_nothing_had_happened(tmp_path: Path, wh
     for file in ("optimizer.pt", "scheduler.pt", "rng_state.pth"):
         torch.load(folder / file, weights_only=True)
     loaded = GPT2LMHeadModel.from_pretrained(folder).state_dict()
-    saved = whole.load(15, part="model")
-    assert {name: _value(leaf) for name, leaf in loaded.items()} == {
-        name: _value(leaf) for name, leaf in saved.items()
-    }
+    assert same(dict(loaded), dict(whole.load(15, part="model")))
 
     random = torch.get_rng_state()
     trainer.train(resume_from_checkpoint=str(folder))
     assert not torch.equal(random, torch.get_rng_state())
     assert _steps(keeper.run) == [5, 10, 15, 20, 24]
     for step in (20, 24):
-        assert _bytes(keeper.run, step) == _bytes(whole, step)
+        assert same(_state(keeper.run, step), _state(whole, step))
     assert not folder.exists()
-    assert _no_folders_of_the_trainer(tmp_path)
+    assert not [*(tmp_path / "small").glob("checkpoint-*")]
     metrics = [checkpoint.metrics["eval_loss"] for checkpoint in keeper.run.checkpoints()]
     assert metrics == [checkpoint.metrics["eval_loss"] for checkpoint in whole.checkpoints()]
     assert keeper.run.hyperparameters["learning_rate"] == 0.01
@@ -148,7 +135,7 @@ def test_a_signal_saves_the_step_and_stops(tmp_path: Path) -> None:
     assert _steps(stopped) == [6, 8]
     goes_on, _ = train(tmp_path / "stopped", 99)
     assert _steps(goes_on) == [6, 8, 12]
-    assert _bytes(goes_on, 12) == _bytes(expected, 12)
+    assert same(_state(goes_on, 12), _state(expected, 12))
     early = goes_on.load(12)["trainer"]["state"]["stateful_callbacks"]["EarlyStoppingCallback"]
     assert early["attributes"]["early_stopping_patience_counter"] is not None
 
@@ -185,13 +172,9 @@ def test_the_best_is_kept_and_loaded_at_the_end(tmp_path: Path) -> None:
     assert run.checkpoint("best").step == 10
     assert trainer.state.best_model_checkpoint == f"{run.hash}@10"
     best = run.load(10, part="model")
-    mine = trainer.model.state_dict()
-    assert {name: _value(mine[name]) for name in mine} == {
-        name: _value(best[name]) for name in best
-    }
-    last = run.load(24, part="model")
-    assert any(_value(last[name]) != _value(best[name]) for name in best)
-    assert _no_folders_of_the_trainer(tmp_path)
+    assert same(dict(trainer.model.state_dict()), dict(best))
+    assert not same(dict(run.load(24, part="model")), dict(best))
+    assert not [*(tmp_path / "small").glob("checkpoint-*")]
     folder = Path(keeper.best() or "")
     assert folder.name == "checkpoint-10"
     assert json.loads((folder / "trainer_state.json").read_text())["global_step"] == 10
@@ -206,9 +189,7 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path) -> None:
     trainer_with(tmp_path, first, save_strategy="no", max_steps=12).train()
     assert _steps(first.run) == [6, 12]
     for file in (tmp_path / "store").rglob("*_step_000012.*.safetensors"):
-        content = bytearray(file.read_bytes())
-        content[-9] ^= 1
-        file.write_bytes(content)
+        flip(file, -9)
     keeper = StandfastCallback(tmp_path / "store", **options)
     trainer = trainer_with(tmp_path, keeper, max_steps=14)
     with pytest.warns(FellBack):
@@ -238,17 +219,17 @@ def test_a_run_that_cannot_be_read_is_not_taken_for_an_empty_one(tmp_path: Path)
 
 def test_what_would_mix_two_trainings_is_refused(tmp_path: Path) -> None:
     keeper = StandfastCallback(tmp_path / "store", asynchronous=False, quiet=True)
-    with pytest.raises(NotOpen, match="make the Trainer first"):
+    with pytest.raises(NotOpen):
         keeper.latest()
     trainer_with(tmp_path, keeper, max_steps=10).train()
     again = StandfastCallback(tmp_path / "store", quiet=True)
     trainer = trainer_with(tmp_path, again, max_steps=10)
-    with pytest.raises(RunExists, match="up to step 10, and the training begins behind step 0"):
+    with pytest.raises(RunExists, match="10"):
         trainer.train()
-    with pytest.raises(RunExists, match="behind step 5"):
+    with pytest.raises(RunExists, match="5"):
         trainer.train(resume_from_checkpoint=again.folder(5))
     trainer.model = small_model(width=8)
-    with pytest.raises(StateMismatch, match="another model"):
+    with pytest.raises(StateMismatch):
         again.latest()
 
     branch = StandfastCallback(tmp_path / "store", name="branch", asynchronous=False, quiet=True)
@@ -261,32 +242,24 @@ def test_what_would_mix_two_trainings_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "arguments", "message"),
+    ("options", "arguments", "named"),
     [
         ({}, {"push_to_hub": True, "hub_token": "none"}, "hub_strategy"),
-        ({}, {"enable_jit_checkpoint": True}, "middle of a step"),
-        (
-            {"every": 5},
-            {"save_strategy": "best", "metric_for_best_model": "loss"},
-            "give one of them",
-        ),
-        ({"keep": KeepLast(1)}, {"save_total_limit": 2}, "give one"),
+        ({}, {"enable_jit_checkpoint": True}, "enable_jit_checkpoint"),
+        ({"every": 5}, {"save_strategy": "best", "metric_for_best_model": "loss"}, "every"),
+        ({"keep": KeepLast(1)}, {"save_total_limit": 2}, "keep"),
     ],
     ids=["hub", "jit", "best", "keep"],
 )
 def test_what_could_not_be_done_as_expected_is_refused(
-    tmp_path: Path,
-    options: dict[str, Any],
-    arguments: dict[str, Any],
-    message: str,
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, options: dict[str, Any], arguments: dict[str, Any], named: str, seams: Seams
 ) -> None:
-    monkeypatch.setattr(Trainer, "init_hf_repo", lambda *_: None)
+    seams.system(Trainer, init_hf_repo=lambda init, *_: None)
     keeper = StandfastCallback(tmp_path / "store", quiet=True, **options)
     before = signal.getsignal(signal.SIGTERM)
     try:
         trainer = trainer_with(tmp_path, keeper, **arguments)
-        with pytest.raises(BadOption, match=message):
+        with pytest.raises(BadOption, match=named):
             trainer.train()
     finally:
         signal.signal(signal.SIGTERM, before)
@@ -299,7 +272,7 @@ def test_parts_that_were_not_kept_are_not_resumed_from(tmp_path: Path) -> None:
     )
     trainer_with(tmp_path, keeper, max_steps=10).train()
     assert _steps(keeper.run) == [5, 10]
-    with pytest.raises(StateMismatch, match="optimizer was deleted"):
+    with pytest.raises(StateMismatch, match="optimizer"):
         keeper.folder(5)
     folder = Path(keeper.folder(5, model_only=True))
     GPT2LMHeadModel.from_pretrained(folder)
@@ -329,13 +302,13 @@ def test_the_ranks_of_a_training_go_on_with_their_own_random_states(tmp_path: Pa
     assert [rank.returncode for rank in ranks] == [0, 0], "\n".join(errors)
     whole, stopped = (Store(tmp_path / name / "store").runs()[0] for name in ("whole", "stopped"))
     assert _steps(stopped) == _steps(whole) == [5, 10, 12]
-    assert _bytes(stopped, 12) == _bytes(whole, 12)
+    assert same(_state(stopped, 12), _state(whole, 12))
     first, second = whole.load(12)["ranks"]
-    assert _value(first["random"]["torch"]["cpu"]) != _value(second["random"]["torch"]["cpu"])
-    best = {name: _value(leaf) for name, leaf in whole.load("best", part="model").items()}
+    assert not same(first["random"]["torch"]["cpu"], second["random"]["torch"]["cpu"])
+    best = dict(whole.load("best", part="model"))
     for name in ("best_0.pt", "best_1.pt"):
         mine = torch.load(tmp_path / "stopped" / name, weights_only=True)
-        assert {key: _value(leaf) for key, leaf in mine.items()} == best
+        assert same(dict(mine), best)
 
 
 @pytest.mark.parametrize("name", ["../a", "/a", "a/../b", ".hidden", "", "a/b/c/d", "a\0b", 5])

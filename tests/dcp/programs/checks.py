@@ -18,6 +18,7 @@ from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.state_dict import get_state_dict
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor, init_device_mesh
+from torch.utils._pytree import tree_map
 
 import standfast
 from standfast.dcp import Reader, Writer
@@ -25,9 +26,9 @@ from standfast.errors import (
     DigestMismatch,
     RankFailed,
     RefusedState,
-    StandfastError,
     StepExists,
 )
+from tests.kit.stores import flip
 
 Check = Callable[["Setting"], None]
 ON_FOUR: list[Check] = []
@@ -116,15 +117,12 @@ def setting(folder: Path, rank: int, shard: bool = True) -> Setting:
 
 def whole(tree: Any) -> Any:
     """A tree of tensors, each as a whole of its own."""
-    if isinstance(tree, DTensor):
-        return tree.full_tensor().detach().clone()
-    if isinstance(tree, torch.Tensor):
-        return tree.detach().clone()
-    if isinstance(tree, dict):
-        return {key: whole(value) for key, value in tree.items()}
-    if isinstance(tree, list | tuple):
-        return type(tree)([whole(each) for each in tree])
-    return tree
+
+    def copied(leaf: Any) -> Any:
+        leaf = leaf.full_tensor() if isinstance(leaf, DTensor) else leaf
+        return leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf
+
+    return tree_map(copied, tree)
 
 
 def same(one: Any, other: Any) -> bool:
@@ -150,34 +148,10 @@ def order(tree: Any) -> Any:
     return [*map(order, tree)] if isinstance(tree, list | tuple) else None
 
 
-def blank(tree: Any) -> None:
-    """Make all tensors of a tree zeros, where they lie."""
-    if isinstance(tree, torch.Tensor):
-        with torch.no_grad():
-            tree.zero_()
-    elif isinstance(tree, dict):
-        for value in tree.values():
-            blank(value)
-    elif isinstance(tree, list):
-        for value in tree:
-            blank(value)
-
-
 def blank_state(now: Setting) -> dict[str, Any]:
-    state = now.state()
-    state["model"] = {key: torch.zeros_like(value) for key, value in state["model"].items()}
-    state["optimizer"] = _copied(state["optimizer"])
-    blank(state["optimizer"])
-    state |= {"step": 0, "pair": None, "replicated": torch.zeros(50_000)}
-    return state
-
-
-def _copied(tree: Any) -> Any:
-    if isinstance(tree, dict):
-        return {key: _copied(value) for key, value in tree.items()}
-    if isinstance(tree, list):
-        return [*map(_copied, tree)]
-    return tree.clone() if isinstance(tree, torch.Tensor) else tree
+    """The state with zeros for its tensors."""
+    state = now.state() | {"step": 0, "pair": None}
+    return tree_map(lambda each: each * 0 if isinstance(each, torch.Tensor) else each, state)
 
 
 def failures(action: Callable[[], Any]) -> list[BaseException]:
@@ -224,15 +198,11 @@ def a_second_save_of_the_same_writes_nearly_nothing(now: Setting) -> None:
 
 
 @on_four
-def a_step_that_exists_is_refused_on_all_ranks(now: Setting) -> None:
+def a_step_that_exists_is_refused_on_all_ranks_or_replaced_if_it_may_be(now: Setting) -> None:
     before = now.files()
     (error,) = failures(lambda: dcp.save(now.state(), storage_writer=now.writer(2)))
     assert isinstance(error, StepExists)
     assert now.files() == before
-
-
-@on_four
-def it_is_replaced_if_it_may_be(now: Setting) -> None:
     dcp.save({"only": torch.ones(3)}, storage_writer=now.writer(2, replace=True, best=True))
     assert same(now.run.load("best"), {"only": torch.ones(3)})
     (file,) = now.run.checkpoint(2).head.files
@@ -249,7 +219,7 @@ class _FailsToResolve(DefaultSavePlanner):
 
 
 @on_four
-def a_rank_that_fails_leaves_nothing(now: Setting) -> None:
+def a_rank_that_fails_leaves_nothing_and_the_run_free(now: Setting) -> None:
     before, latest = now.files(), now.run.checkpoint().ref
     planner = _FailsToResolve() if now.rank == 2 else DefaultSavePlanner()
     now.train()  # so that there is something to write
@@ -258,13 +228,8 @@ def a_rank_that_fails_leaves_nothing(now: Setting) -> None:
     )
     assert isinstance(error, RankFailed)
     assert "rank 2 of 4" in str(error)
-    assert "the disk is gone" in str(error)
     assert now.files() == before
     assert now.run.checkpoint().ref == latest
-
-
-@on_four
-def the_run_is_free_after_a_failure(now: Setting) -> None:
     if now.rank == 1:  # another process than the coordinator
         with now.run:
             pass
@@ -297,7 +262,7 @@ def what_is_no_plain_value_is_refused_by_name(now: Setting) -> None:
     state = {**now.state(), "extra": {"thing": {1, 2}}}
     (error,) = failures(lambda: dcp.save(state, storage_writer=now.writer(5)))
     assert isinstance(error, RefusedState)
-    assert "extra.thing: a set would not come back as one: save sorted(value)" in str(error)
+    assert "extra.thing" in str(error)
     assert now.files() == before
 
 
@@ -352,18 +317,12 @@ def a_damaged_byte_is_found(now: Setting) -> None:
     damaged = now.folder / "damaged"
     if now.rank == 0:
         shutil.copytree(now.store, damaged)
-        head = now.run.checkpoint().head
-        name = next(f.name for f in head.files if "_step_000010" in f.name and "rank1" in f.name)
-        path = damaged / "checkpoints" / "models" / now.run.hash / name
-        content = bytearray(path.read_bytes())
-        content[len(content) // 2] ^= 1
-        path.write_bytes(content)
+        path = next(damaged.rglob("*_step_000010*rank1*"))
+        flip(path, path.stat().st_size // 2)
     dist.barrier()
     reader = Reader(damaged, "gpt")
-    errors = failures(lambda: dcp.load(blank_state(now), storage_reader=reader))
-    assert errors
-    assert all(isinstance(error, DigestMismatch) for error in errors)
-    assert len(errors) == 1  # only that rank has read it
+    (error,) = failures(lambda: dcp.load(blank_state(now), storage_reader=reader))
+    assert isinstance(error, DigestMismatch)  # by the one rank that has read it
 
 
 @on_four
@@ -411,7 +370,4 @@ def it_is_loaded_by_one_process(now: Setting) -> None:
     state = blank_state(now)
     dcp.load(state, storage_reader=now.reader(10), no_dist=True)
     assert same(whole(state), torch.load(now.folder / "expected.pt"))
-    try:
-        now.run.checkpoint().verify()
-    except StandfastError as error:
-        raise AssertionError("what was saved is not sound") from error
+    now.run.checkpoint().verify()

@@ -1,4 +1,4 @@
-"""Ranks of NCCL on one GPU, which save and resume together: ranks.py RANK COUNT STORE FOLDER
+"""Ranks of NCCL on one GPU, which save and resume together: ranks.py RANK COUNT STORE FOLDER STEPS
 
 The program itself makes no collective call of NCCL: two ranks of it cannot share a GPU.
 """
@@ -15,7 +15,7 @@ from torch import distributed
 import standfast
 
 
-def main(rank: int, count: int, store: str, folder: Path) -> None:
+def main(rank: int, count: int, store: str, folder: Path, steps: int) -> None:
     distributed.init_process_group(
         "nccl", f"file://{folder / 'meeting'}", rank=rank, world_size=count
     )
@@ -26,7 +26,7 @@ def main(rank: int, count: int, store: str, folder: Path) -> None:
     )
     torch.cuda.manual_seed(rank)
     with standfast.Checkpointer(store, state, name="ranks", every=2) as ckpt:
-        for step in ckpt.steps(4 if not (folder / "again").exists() else 8):
+        for step in ckpt.steps(steps):
             weights.add_(step)
             own["draw"].add_(torch.rand(4, device="cuda"))
             ckpt.step(step)
@@ -41,4 +41,4 @@ def main(rank: int, count: int, store: str, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], Path(sys.argv[4]))
+    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], Path(sys.argv[4]), int(sys.argv[5]))

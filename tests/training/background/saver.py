@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 import time
 from typing import Any
@@ -15,38 +16,43 @@ MIB = 1 << 20
 
 
 def state(step: int, size: int) -> dict[str, Any]:
-    """What is saved at a step: everything in it tells which."""
+    """What is saved at a step: everything in it depends on the step."""
     values = np.arange(size // 8, dtype=np.int64) * (step + 1)
     return {"model": {"weight": values, "bias": np.full(5, step)}, "step": step}
 
 
-def is_sound(run: Run, size: int) -> int:
+def sound_step(run: Run, size: int) -> int:
     """The latest step, every bit of which was compared with what was saved."""
     found = run.load("latest")
     step: int = found["step"]
-    expected = state(step, size)
-    assert found["model"]["weight"].tobytes() == expected["model"]["weight"].tobytes()
-    assert found["model"]["bias"].tobytes() == expected["model"]["bias"].tobytes()
+    for name, values in state(step, size)["model"].items():
+        assert found["model"][name].tobytes() == values.tobytes()
     return step
 
 
+def helper(background: Background) -> int:
+    """The number of the helper process, once there is one."""
+    deadline = time.monotonic() + 60
+    while background._helpers.current is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    return background._helpers.current.number
+
+
 def main(folder: str, how: str, size: int) -> None:
-    run = Store(folder).run("killed")
-    with run:
+    with Store(folder).run("killed") as run:
         background = Background(run)
         first = 1 + max([0, *run.store.index.steps(run.hash)])
         background.save(state(first, size), first)
         background.wait()
-        assert background._helpers.current is not None
-        print(background._helpers.current.number, flush=True)
-        if how == "forget":
-            background.save(state(first + 1, size), first + 1)
-            return
-        for step in range(first + 1, first + 1000):
+        print(helper(background), flush=True)
+        for step in itertools.count(first + 1):
             background.save(state(step, size), step)
+            if how == "forget":
+                return
             if how == "once":
                 print("saving", flush=True)
-                time.sleep(60)
+                sys.stdin.read()
 
 
 if __name__ == "__main__":

@@ -11,8 +11,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,107 +23,110 @@ from standfast.errors import RunBusy, SaveFailed, SlowSaves, WriteFailed
 from standfast.store.schema import names
 from standfast.training.background.background import Background
 from standfast.training.background.helper import die_with
-from standfast.training.background.messages import Message
+from tests.kit.seams import Seams
 from tests.kit.stores import folder, same
-from tests.training.background.saver import MIB, is_sound
+from tests.training.background.saver import MIB, helper, sound_step
 from tests.training.background.saver import state as sized
 
 SIZE = 2 * MIB
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Iterator[Run]:
-    with Store(tmp_path).run("gpt") as run:
-        yield run
-
-
-@pytest.fixture
-def background(run: Run) -> Iterator[Background]:
+def saved(background: Background) -> Background:
     """One with a running helper and a checkpoint of step 1."""
-    background = Background(run)
     background.save(sized(1, SIZE), 1)
     background.wait()
-    yield background
-    background.close()
-
-
-def helper(background: Background) -> int:
-    assert background._helpers.current is not None
-    return background._helpers.current.number
+    return background
 
 
 def unplaced(run: Run) -> list[str]:
     return [name for name in os.listdir(folder(run)) if name.endswith(".standfast")]
 
 
-def test_a_helper_killed_in_the_middle_fails_its_save_and_no_other(
-    run: Run, background: Background, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    killed = helper(background)
-    assert background._helpers.current is not None
-    channel = background._helpers.current._channel
-    send = channel.send
+def ends(process: int) -> bool:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        try:
+            text = Path("/proc", str(process), "stat").read_text()
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+        if text.rsplit(")", 1)[1].split()[0] == "Z":  # init has not come by yet
+            return True
+        time.sleep(0.002)
+    return False
 
-    def send_and_kill(message: Message) -> None:
+
+def test_a_killed_helper_fails_its_save_and_no_other(run: Run, saved: Background) -> None:
+    killed, before = helper(saved), sorted(os.listdir(folder(run)))
+
+    def send_and_kill(send: Any, data: bytes) -> None:
         os.kill(killed, signal.SIGSTOP)
-        send(message)
+        send(data)
         os.kill(killed, signal.SIGKILL)
 
-    monkeypatch.setattr(channel, "send", send_and_kill)
-    background.save(sized(2, SIZE), 2)
-    with pytest.raises(SaveFailed, match="wrote step 2 was killed by signal 9"):
-        background.save(sized(3, SIZE), 3)
-    background.save(sized(4, SIZE), 4)
-    background.wait()
-    assert helper(background) != killed
-    assert [checkpoint.step for checkpoint in run.checkpoints()] == [1, 4]
-    assert is_sound(run, SIZE) == 4
+    with Seams.until_end() as seams:
+        seams.system(Connection, send_bytes=send_and_kill)
+        saved.save(sized(2, SIZE), 2)
+        with pytest.raises(SaveFailed, match="9"):
+            saved.save(sized(3, SIZE), 3)
+    assert sorted(os.listdir(folder(run))) == before
+    saved.save(sized(4, SIZE), 4)
+    saved.wait()
+    assert helper(saved) != killed
+
+    os.kill(helper(saved), signal.SIGKILL)  # while it is idle: it is replaced without a word
+    assert ends(helper(saved))
+    saved.save(sized(5, SIZE), 5)
+    saved.wait()
+    assert [checkpoint.step for checkpoint in run.checkpoints()] == [1, 4, 5]
+    assert sound_step(run, SIZE) == 5
 
 
-def test_what_a_killed_helper_has_written_is_deleted(run: Run, background: Background) -> None:
-    def kill() -> None:
-        os.kill(helper(background), signal.SIGKILL)
-        raise ValueError("no commit")
+@pytest.mark.parametrize("is_killed", [True, False])
+def test_what_was_written_without_a_commit_is_deleted(
+    run: Run, saved: Background, is_killed: bool
+) -> None:
+    error = ValueError("the metrics could not be written")
+
+    def refuse() -> None:
+        if is_killed:
+            os.kill(helper(saved), signal.SIGKILL)
+        raise error
 
     before = sorted(os.listdir(folder(run)))
-    background.save(sized(2, SIZE), 2, before_commit=kill)
-    with pytest.raises(SaveFailed, match="killed by signal 9"):
-        background.wait()
+    saved.save(sized(2, SIZE), 2, before_commit=refuse)
+    with pytest.raises(SaveFailed if is_killed else ValueError) as caught:
+        saved.wait()
+    assert error in (caught.value, caught.value.__cause__)
     assert sorted(os.listdir(folder(run))) == before
 
 
-def test_a_helper_killed_after_the_commit_has_not_failed(run: Run, background: Background) -> None:
-    background.save(
-        sized(2, SIZE), 2, before_commit=lambda: os.kill(helper(background), signal.SIGKILL)
-    )
-    background.wait()
-    assert is_sound(run, SIZE) == 2
-    background.save(sized(3, SIZE), 3)
-    background.wait()
-    assert is_sound(run, SIZE) == 3
-
-
-def test_a_helper_killed_while_it_is_idle_is_replaced_without_a_word(
-    run: Run, background: Background
-) -> None:
-    os.kill(helper(background), signal.SIGKILL)
-    time.sleep(0.05)
-    background.save(sized(2, SIZE), 2)
-    background.wait()
-    assert is_sound(run, SIZE) == 2
+def test_a_helper_that_ends_after_the_commit_has_not_failed(run: Run, saved: Background) -> None:
+    saved.save(sized(2, SIZE), 2, before_commit=lambda: os.kill(helper(saved), signal.SIGKILL))
+    saved.wait()
+    assert sound_step(run, SIZE) == 2
+    saved.save(sized(3, SIZE), 3)
+    saved.wait()
+    assert sound_step(run, SIZE) == 3
+    assert saved._helpers.current is not None
+    process, channel = saved._helpers.current._process, saved._helpers.current._channel
+    saved.save(sized(4, SIZE), 4, before_commit=channel.close)
+    saved.wait()
+    assert process.returncode == 1  # by itself, as nobody listens to it: it was not killed
+    assert sound_step(run, SIZE) == 4
 
 
 def test_what_was_started_and_is_no_helper_is_killed_and_done_without(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, tmp_path: Path, seams: Seams
 ) -> None:
     program, processes = tmp_path / "program", tmp_path / "processes"
     program.write_text(f"#!/bin/sh\nsleep 600 &\necho $$ $! > {processes}\nwait\n")
     program.chmod(0o700)
-    monkeypatch.setattr("sys.executable", str(program))
-    monkeypatch.setattr("standfast.training.background.process._TIME_TO_START", 0.5)
+    seams.system(sys, executable=str(program))
+    seams.bound("time for a helper to start", 0.5)
     background = Background(run)
     background.save(sized(1, SIZE), 1)
-    with pytest.warns(SlowSaves, match=r"\(it was not ready after 0\.5 seconds\)"):
+    with pytest.warns(SlowSaves):
         background.wait()
     assert background._helpers.current is None
     started = [*map(int, processes.read_text().split())]
@@ -130,94 +135,58 @@ def test_what_was_started_and_is_no_helper_is_killed_and_done_without(
     background.save(sized(2, SIZE), 2)
     background.close()
     assert [checkpoint.step for checkpoint in run.checkpoints()] == [1, 2]
-    assert is_sound(run, SIZE) == 2
+    assert sound_step(run, SIZE) == 2
 
 
 def test_a_helper_that_was_never_sent_a_shape_is_sent_it_with_the_next_job(
-    run: Run, background: Background, monkeypatch: pytest.MonkeyPatch
+    run: Run, saved: Background
 ) -> None:
-    assert background._helpers.current is not None
-    number, channel = helper(background), background._helpers.current._channel
-    other = SIZE + MIB  # another shape than that of step 1
+    number, other = helper(saved), SIZE + MIB  # another shape than that of step 1
 
-    def refuse(message: Message) -> None:
+    def refuse(*_: Any) -> None:
         raise MemoryError("no room for the message")
 
-    with monkeypatch.context() as patch:
-        patch.setattr(channel, "send", refuse)
-        background.save(sized(2, other), 2)
+    with Seams.until_end() as seams:
+        seams.system(Connection, send_bytes=refuse)
+        saved.save(sized(2, other), 2)
         with pytest.raises(MemoryError):
-            background.wait()
-    background.save(sized(3, other), 3)
-    background.wait()
-    assert helper(background) == number
+            saved.wait()
+    saved.save(sized(3, other), 3)
+    saved.wait()
+    assert helper(saved) == number
     assert same(run.load(3), sized(3, other))
 
 
-def test_an_error_of_the_callback_is_raised_as_it_is_and_nothing_committed(
-    run: Run, background: Background
-) -> None:
-    error = ValueError("the metrics could not be written")
-
-    def refuse() -> None:
-        raise error
-
-    before = sorted(os.listdir(folder(run)))
-    background.save(sized(2, SIZE), 2, before_commit=refuse)
-    with pytest.raises(ValueError) as caught:
-        background.wait()
-    assert caught.value is error
-    assert sorted(os.listdir(folder(run))) == before
+def limit_files(background: Background) -> None:
+    resource.prlimit(helper(background), resource.RLIMIT_FSIZE, (SIZE // 2, SIZE // 2))
 
 
 @pytest.mark.guarantee("G5")
 def test_a_disk_that_takes_no_more_is_reported_at_the_next_call(
-    run: Run, background: Background
+    run: Run, saved: Background
 ) -> None:
-    resource.prlimit(helper(background), resource.RLIMIT_FSIZE, (SIZE // 2, SIZE // 2))
-    background.save(sized(2, SIZE), 2)
-    with pytest.raises(WriteFailed) as caught:
-        background.save(sized(3, SIZE), 3)
+    limit_files(saved)
+    saved.save(sized(2, SIZE), 2)
+    with pytest.raises(WriteFailed, match=names.run_folder(run.hash)) as caught:
+        saved.save(sized(3, SIZE), 3)
     assert caught.value.errno == errno.EFBIG
-    assert names.run_folder(run.hash) in str(caught.value)
     assert not unplaced(run)
-    assert is_sound(run, SIZE) == 1
+    assert sound_step(run, SIZE) == 1
+    saved.save(sized(4, SIZE), 4)
+    with pytest.raises(WriteFailed):  # which nobody asked for until the end
+        saved.close()
+    saved.close()
+    assert sound_step(run, SIZE) == 1
 
 
-def test_a_failure_that_nobody_asked_for_is_raised_at_the_end(run: Run) -> None:
-    background = Background(run)
-    background.save(sized(1, SIZE), 1)
-    background.wait()
-    resource.prlimit(helper(background), resource.RLIMIT_FSIZE, (SIZE // 2, SIZE // 2))
-    background.save(sized(2, SIZE), 2)
-    with pytest.raises(WriteFailed):
-        background.close()
-    background.close()
-    assert is_sound(run, SIZE) == 1
-
-
-def test_a_run_whose_lock_was_deleted_is_not_committed_into(
-    run: Run, background: Background
-) -> None:
-    def lose() -> None:
-        for lock in Path(run.store.url, ".standfast", "locks").glob(f"{run.hash}.lock"):
-            lock.unlink()
-
-    background.save(sized(2, SIZE), 2, before_commit=lose)
-    with pytest.raises(RunBusy, match="lock was deleted"):
-        background.wait()
-    background.save(sized(3, SIZE), 3)
-    background.wait()
-    assert is_sound(run, SIZE) == 3
-
-
-def test_a_helper_that_nobody_listens_to_ends(run: Run, background: Background) -> None:
-    assert background._helpers.current is not None
-    process, channel = background._helpers.current._process, background._helpers.current._channel
-    background.save(sized(2, SIZE), 2, before_commit=channel.close)
-    background.wait()
-    assert process.returncode == 1  # by itself: nobody had to kill it
-    assert is_sound(run, SIZE) == 2
+def test_a_run_whose_lock_was_deleted_is_not_committed_into(run: Run, saved: Background) -> None:
+    (lock,) = Path(run.store.url, ".standfast", "locks").glob(f"{run.hash}.lock")
+    saved.save(sized(2, SIZE), 2, before_commit=lock.unlink)
+    with pytest.raises(RunBusy):
+        saved.wait()
+    saved.save(sized(3, SIZE), 3)
+    saved.wait()
+    assert sound_step(run, SIZE) == 3
 
 
 @pytest.mark.parametrize("parent", ["this", "another"])
@@ -235,7 +204,8 @@ def test_a_helper_dies_with_its_parent(parent: str) -> None:
 
 def start(store: Path, how: str, size: int) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "tests.training.background.saver", str(store), how, str(size)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    return subprocess.Popen(command, **pipes)
 
 
 def line(child: subprocess.Popen[str]) -> str:
@@ -245,37 +215,30 @@ def line(child: subprocess.Popen[str]) -> str:
 
 def kill(child: subprocess.Popen[str]) -> None:
     child.kill()
-    assert child.wait() == -signal.SIGKILL
-    assert child.stdout is not None
-    child.stdout.close()
+    child.communicate()
+    assert child.returncode == -signal.SIGKILL
 
 
-def ends(process: int, within: float = 60.0) -> bool:
-    deadline = time.monotonic() + within
-    while time.monotonic() < deadline:
-        try:
-            text = Path("/proc", str(process), "stat").read_text()
-        except (FileNotFoundError, ProcessLookupError):
-            return True
-        if text.rsplit(")", 1)[1].split()[0] == "Z":  # init has not come by yet
-            return True
+def wait_until(found: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + 60
+    while not found():
+        assert time.monotonic() < deadline
         time.sleep(0.002)
-    return False
 
 
 @pytest.mark.guarantee("G16")
 def test_a_kill_during_a_large_save_leaves_no_process_no_lock_and_no_file(tmp_path: Path) -> None:
-    size = 200 * MIB
+    size = 64 * MIB
     child = start(tmp_path, "once", size)
-    helper = int(line(child))
+    number = int(line(child))
     assert line(child) == "saving"
-    time.sleep(0.03)
+    wait_until(lambda: [*tmp_path.rglob("*step_000002*")] or [*tmp_path.rglob("*.standfast")])
     kill(child)
     with Store(tmp_path).run("killed") as run:  # at once
-        assert is_sound(run, size) == 1
+        step = sound_step(run, size)
         assert not unplaced(run)
-        assert len(list(folder(run).glob("*.safetensors"))) == 1
-    assert ends(helper)
+        assert len([*folder(run).glob("*.safetensors")]) == step
+    assert ends(number)
 
 
 @pytest.mark.long
@@ -292,7 +255,7 @@ def test_a_kill_at_any_moment_leaves_a_sound_store(tmp_path: Path) -> None:
             kill(child)
         for store in stores:
             with Store(store).run("killed") as run:
-                step = is_sound(run, SIZE)
+                step = sound_step(run, SIZE)
                 assert step > steps[store]
                 steps[store] = step
                 for checkpoint in run.checkpoints()[-3:]:
@@ -303,15 +266,6 @@ def test_a_kill_at_any_moment_leaves_a_sound_store(tmp_path: Path) -> None:
 
 def test_a_program_that_ends_without_closing_has_saved(tmp_path: Path) -> None:
     child = start(tmp_path, "forget", SIZE)
-    line(child)
-    assert child.wait() == 0
-    assert child.stdout is not None
-    child.stdout.close()
-    assert is_sound(Store(tmp_path).run("killed"), SIZE) == 2
-
-
-def test_states_of_the_program_tell_their_steps() -> None:
-    assert same(sized(1, SIZE), sized(1, SIZE))
-    assert (
-        sized(1, SIZE)["model"]["weight"].tobytes() != sized(2, SIZE)["model"]["weight"].tobytes()
-    )
+    child.communicate()
+    assert child.returncode == 0
+    assert sound_step(Store(tmp_path).run("killed"), SIZE) == 2

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import gc
 import linecache
+import os
+import signal
 import sys
 import threading
-import time
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -14,12 +15,11 @@ from typing import Any
 import pytest
 import torch
 
-from standfast.errors import CopyFailed, WriteFailed
-from standfast.store.backends.local import LocalBackend
-from standfast.training.background import stagings
+from standfast.errors import CopyFailed, StateChanged, WriteFailed
 from standfast.training.background.background import Background
 from tests.kit.devices import LateDevice
-from tests.training.background.test_overlap import Program, device, program, settled
+from tests.kit.seams import Seams
+from tests.training.background.test_overlap import Program, device, program, settled, until_warm
 
 __all__ = ["device", "program"]
 
@@ -43,12 +43,12 @@ def changed_in_flight(program: Program, device: LateDevice) -> None:
 
 @pytest.mark.parametrize("stagings_there", [1, 2])
 def test_a_state_that_changed_does_not_end_a_loop_that_saves_at_once(
-    tmp_path: Path, device: LateDevice, monkeypatch: pytest.MonkeyPatch, stagings_there: int
+    device: LateDevice, seams: Seams, tmp_path: Path, stagings_there: int
 ) -> None:
     if stagings_there == 1:
-        monkeypatch.setattr(stagings, "available", lambda: None)
-    program = Program(tmp_path)
-    program.train()
+        (tmp_path / "meminfo").write_text("MemAvailable: 0 kB\n")
+        seams.bound("file of free memory", tmp_path / "meminfo")
+    program = Program()
     with program.ckpt:
         changed_in_flight(program, device)
         for _ in range(4):
@@ -63,18 +63,15 @@ def test_a_state_that_changed_does_not_end_a_loop_that_reports(
     program.ckpt.report(validation=0.5)
     program.save()
     assert program.saved() == {2: True}
-    assert capsys.readouterr().err.count("step 1 was not saved") == 1
+    assert capsys.readouterr().err.count("step 1 ") == 1
 
 
-def test_who_was_told_of_a_state_that_changed_has_the_next_one_saved(
-    tmp_path: Path, device: LateDevice
-) -> None:
-    program = Program(tmp_path, every=2)
-    program.train()
+def test_who_was_told_of_a_state_that_changed_has_the_next_one_saved(device: LateDevice) -> None:
+    program = Program(every=2)
     with program.ckpt:
         program.save()
         changed_in_flight(program, device)
-        with pytest.raises(Exception, match="step 2 was not saved"):
+        with pytest.raises(StateChanged, match="2"):
             program.ckpt.wait()
         program.save()
         edit(program)  # which is waited for by now
@@ -95,21 +92,17 @@ def test_a_step_may_be_saved_once_more_after_its_replacement_failed(
     assert program.saved() == {1: True}
 
 
-def failing_commits(monkeypatch: pytest.MonkeyPatch, gate: threading.Event) -> None:
-    def create(self: LocalBackend, name: str, data: bytes) -> None:
+def two_failures(program: Program) -> None:
+    """Two saves under way, both of which fail."""
+    gate = threading.Event()
+
+    def fail(create: Any, name: str, data: bytes) -> None:
         gate.wait(30)
         raise WriteFailed(28, f"no space for {name}")
 
-    monkeypatch.setattr(LocalBackend, "create", create)
-
-
-def two_failures(program: Program) -> None:
-    """Two saves under way, both of which fail."""
-    while len(background(program)._stagings._free) < 2:
-        time.sleep(0.01)
-    with pytest.MonkeyPatch.context() as patch:
-        gate = threading.Event()
-        failing_commits(patch, gate)
+    until_warm(program)
+    with Seams.until_end() as seams:
+        seams.backend(program.ckpt.store.backend, create=fail)
         for _ in range(2):
             program.save()
             program.train()
@@ -121,19 +114,15 @@ def test_two_saves_that_failed_do_not_keep_a_program_that_must_end_from_saving(
     program: Program,
 ) -> None:
     two_failures(program)
-    program.ckpt._preemption.signal = "SIGTERM"  # type: ignore[assignment]
-    try:
-        with pytest.raises(WriteFailed, match="step_000001"):
-            program.save()
-    finally:
-        program.ckpt._preemption.signal = None
+    os.kill(os.getpid(), signal.SIGTERM)
+    with pytest.raises(WriteFailed, match="step_000001"):
+        program.save()
     assert program.ckpt.should_stop
     assert [each.step for each in program.ckpt.run.checkpoints()] == [3]
 
 
-def test_all_that_failed_is_told_of_at_the_end(tmp_path: Path, device: LateDevice) -> None:
-    program = Program(tmp_path)
-    program.train()
+def test_all_that_failed_is_told_of_at_the_end(device: LateDevice) -> None:
+    program = Program()
     with pytest.raises(WriteFailed, match="step_000001") as caught, program.ckpt:
         two_failures(program)
     assert "step_000002" in "".join(caught.value.__notes__)
@@ -156,7 +145,7 @@ def test_a_staging_is_not_lent_while_another_device_still_copies_into_it(
     device.fails_after = 0
     with other.held():
         program.save()
-        time.sleep(0.2)
+        threading.Event().wait(0.2)
         assert not program.ckpt._open().is_idle()
     settled(program)
     device.fails_after = None
@@ -170,16 +159,15 @@ def grown(program: Program, numbers: int) -> None:
     program.model.register_buffer("more", torch.rand(numbers))
 
 
-@pytest.mark.parametrize("limit", ["3MB", None])
+@pytest.mark.parametrize(("limit", "most"), [("3MB", 3_000_000), (None, 4_500_000)])
 def test_a_state_that_grows_takes_no_more_than_it_may(
-    tmp_path: Path, device: LateDevice, monkeypatch: pytest.MonkeyPatch, limit: str | None
+    tmp_path: Path, device: LateDevice, seams: Seams, limit: str | None, most: int
 ) -> None:
-    most = 3_000_000
-    if limit is None:  # then the machine has no more than this
-        monkeypatch.setattr(stagings, "available", lambda: 3_000_000)
-        most = 4_500_000
-    program = Program(tmp_path, staging=limit)
-    program.train()
+    if limit is None:  # then the machine has no more than 3 MB
+        meminfo = tmp_path / "meminfo"
+        meminfo.write_text("MemAvailable: 2929 kB\n")
+        seams.bound("file of free memory", meminfo)
+    program = Program(staging=limit)
     sizes = []
     with program.ckpt:
         for numbers in (10, 10, 500_000, 500_000, 500_000, 510_000, 510_000):
@@ -192,29 +180,24 @@ def test_a_state_that_grows_takes_no_more_than_it_may(
     assert device.pinned == {}
 
 
-def test_the_first_save_finds_room_for_the_sums(
-    tmp_path: Path, device: LateDevice, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(stagings, "_SLACK", 0)
-    program = Program(tmp_path, every=2)
+def test_the_first_save_finds_room_for_the_sums(device: LateDevice, seams: Seams) -> None:
+    seams.bound("memory left to others", 0)
+    program = Program(every=2)
     program.model.more = torch.nn.Parameter(torch.rand(17_000))
     program.optimizer.add_param_group({"params": [program.model.more]})
     program.model.more.grad = torch.rand(17_000)
     program.train()
     with program.ckpt:
         program.save()
-        while len(background(program)._stagings._free) < 2:
-            time.sleep(0.01)
+        until_warm(program)
         before = [each.size for each in background(program)._stagings.all]
         program.save()
         assert program.saved() == {2: True}
         assert [each.size for each in background(program)._stagings.all] == before
 
 
-def test_a_state_that_just_fits_the_limit_is_pinned_ahead(
-    tmp_path: Path, device: LateDevice
-) -> None:
-    program = Program(tmp_path, every=2, staging=1_200_000)
+def test_a_state_that_just_fits_the_limit_is_pinned_ahead(device: LateDevice) -> None:
+    program = Program(every=2, staging=1_200_000)
     grown(program, 250_000)
     program.train()
     with program.ckpt:
@@ -252,8 +235,8 @@ class Interrupt:
 def test_a_save_that_is_interrupted_anywhere_leaves_all_as_it_was(
     program: Program, device: LateDevice
 ) -> None:
-    device.delay = 0.002
     gc.collect()
+    device.delay = 0.0
     at, interrupted = 1, True
     while interrupted:
         interrupt = Interrupt(at)

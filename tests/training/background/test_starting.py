@@ -1,14 +1,18 @@
-"""How a process beside the training process is started."""
+"""How the helper process is started, and how long turns at the interpreter are."""
 
 from __future__ import annotations
 
 import json
+import os
 import sys
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from standfast.training.background.starting import start_module
+from standfast.training.background.turns import short_turns
 
 MODULE = """
 import json, subprocess, sys
@@ -45,3 +49,36 @@ def test_it_finds_the_same_modules_and_what_it_starts_has_the_users_own_path(
         "standfast": sys.modules["standfast"].__file__,
         "child": {} if own is None else {"PYTHONPATH": own},
     }
+
+
+@pytest.fixture
+def interval() -> Iterator[float]:
+    """How long a turn at the interpreter is, as the program has chosen."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(0.004)
+    yield 0.004
+    sys.setswitchinterval(before)
+
+
+def test_turns_are_short_until_the_last_user_is_done(interval: float) -> None:
+    with short_turns():
+        with suppress(ValueError), short_turns():
+            assert sys.getswitchinterval() < 0.001
+            raise ValueError
+        assert sys.getswitchinterval() < 0.001
+        child = os.fork()
+        if not child:
+            os._exit(0 if sys.getswitchinterval() == interval else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert sys.getswitchinterval() == interval
+
+
+def test_turns_that_the_program_chooses_stay(interval: float) -> None:
+    with short_turns():
+        sys.setswitchinterval(0.002)
+    assert sys.getswitchinterval() == 0.002
+    sys.setswitchinterval(0.0001)
+    chosen = sys.getswitchinterval()
+    with short_turns():
+        assert sys.getswitchinterval() == chosen
+    assert sys.getswitchinterval() == chosen

@@ -10,7 +10,6 @@ import argparse
 import copy
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from torch.distributed.tensor.parallel import (
     RowwiseParallel,
     parallelize_module,
 )
+from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.data import Dataset
 
 import standfast
@@ -68,11 +68,7 @@ def made_model(kind: str) -> nn.Module:
 
 def whole(tree: Any) -> Any:
     """A tree of tensors, each as the whole that it is."""
-    if isinstance(tree, DTensor):
-        return tree.full_tensor()
-    if isinstance(tree, dict):
-        return {key: whole(value) for key, value in tree.items()}
-    return [*map(whole, tree)] if isinstance(tree, list) else tree
+    return tree_map(lambda leaf: leaf.full_tensor() if isinstance(leaf, DTensor) else leaf, tree)
 
 
 class Numbers(Dataset[int]):
@@ -98,18 +94,11 @@ def saved_by_hand(store: str, model: nn.Module, optimizer: torch.optim.Optimizer
     with run:
         run.save(1, state)
     before = copy.deepcopy(whole(state))
-    for tensor in tensors_in(state):
-        tensor.zero_()
+    for leaf in tree_leaves(state):
+        if isinstance(leaf, torch.Tensor):
+            leaf.detach().zero_()
     run.load(1, into=state)
     return {"before": before, "after": copy.deepcopy(whole(state))}
-
-
-def tensors_in(tree: Any) -> Iterator[torch.Tensor]:
-    if isinstance(tree, torch.Tensor):
-        yield tree.detach()
-    elif isinstance(tree, dict | list):
-        for member in tree.values() if isinstance(tree, dict) else tree:
-            yield from tensors_in(member)
 
 
 def main() -> None:

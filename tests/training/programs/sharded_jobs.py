@@ -14,60 +14,59 @@ import sys
 import tempfile
 import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.training.programs import sharded
-
-SECONDS = 60.0
+SECONDS = 90.0
 
 
-def main(jobs: list[Any]) -> None:
-    codes = []
-    for job in jobs:
-        if "copy" in job:
-            shutil.copytree(*job["copy"])
-        else:
-            codes.append(_run(job["ranks"], job["arguments"]))
-    print(json.dumps(codes))
+def on_forks(count: int, meeting: Path, program: Callable[[int], object]) -> list[int | None]:
+    """Run a program on so many forked processes, which meet at a file; how each has exited.
+
+    What takes too long is killed, and None.
+    """
+    children = [_fork(rank, count, meeting, program) for rank in range(count)]
+    codes: dict[int, int | None] = {}
+    deadline = time.monotonic() + SECONDS
+    while len(codes) < count:
+        for child in set(children) - set(codes):
+            is_late = time.monotonic() > deadline
+            if is_late:
+                os.kill(child, 9)
+            found, status = os.waitpid(child, 0 if is_late else os.WNOHANG)
+            if found:
+                codes[child] = None if is_late else os.waitstatus_to_exitcode(status)
+        time.sleep(0.01)
+    return [codes[child] for child in children]
 
 
-def _run(count: int, arguments: list[str]) -> list[int | None]:
-    with tempfile.TemporaryDirectory() as folder:
-        children = [_fork(rank, count, arguments, folder) for rank in range(count)]
-        return _codes(children, time.monotonic() + SECONDS)
-
-
-def _fork(rank: int, count: int, arguments: list[str], folder: str) -> int:
+def _fork(rank: int, count: int, meeting: Path, program: Callable[[int], object]) -> int:
     child = os.fork()
     if child != 0:
         return child
-    os.environ.update(RANK=str(rank), WORLD_SIZE=str(count), MEETING=str(Path(folder) / "meeting"))
-    sys.argv = ["sharded.py", *arguments]
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(count), MEETING=str(meeting))
     try:
-        sharded.main()
+        program(rank)
     except BaseException:
         traceback.print_exc()
         os._exit(1)
     sys.exit(0)
 
 
-def _codes(children: list[int], deadline: float) -> list[int | None]:
-    """How each has exited; None for one that had to be killed."""
-    codes: dict[int, int | None] = {}
-    while len(codes) < len(children) and time.monotonic() < deadline:
-        for child in children:
-            if child not in codes:
-                found, status = os.waitpid(child, os.WNOHANG)
-                if found:
-                    codes[child] = os.waitstatus_to_exitcode(status)
-        time.sleep(0.01)
-    for child in children:
-        if child not in codes:
-            os.kill(child, 9)
-            os.waitpid(child, 0)
-            codes[child] = None
-    return [codes[child] for child in children]
+def main(jobs: list[Any]) -> None:
+    from tests.training.programs import sharded
+
+    codes = []
+    for job in jobs:
+        if "copy" in job:
+            shutil.copytree(*job["copy"])
+            continue
+        sys.argv = ["sharded.py", *job["arguments"]]
+        with tempfile.TemporaryDirectory() as folder:
+            meeting = Path(folder) / "meeting"
+            codes.append(on_forks(job["ranks"], meeting, lambda rank: sharded.main()))
+    print(json.dumps(codes))
 
 
 if __name__ == "__main__":
