@@ -86,6 +86,7 @@ def test_a_parent_that_is_deleted_is_named(store: Store, tmp_path: Path) -> None
     base.delete(200)
     assert "from 200, which is deleted: lr 0.1 → 0.01" in call("log", *at(copy)).out
     assert "branched from base@200, which is gone" in call("log", "low", *at(copy)).out
+    assert f"parent: {base.hash}@200, which is gone" in call("show", "low@300", *at(copy)).out
     base.delete_all()
     for arguments in ((), ("low",)):
         assert f"from {base.hash}@200, which is gone" in call("log", *arguments, *at(copy)).out
