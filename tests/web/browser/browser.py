@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 import shutil
 import socket
@@ -117,19 +116,17 @@ def serve(place: Path, port: int = 0, **options: Any) -> Server:
     return Server(f"http://127.0.0.1:{listening.getsockname()[1]}", stop)
 
 
-def start(store: Store | Path, log: Path, **options: Any) -> Program:
-    """Start the program on a free port; returns when it answers.
-
-    Options are those of the command: `allow_edit=True` is `--allow-edit`.
-    """
-    place = store if isinstance(store, Path) else Path(store.url).parent
-    command = [sys.executable, "-c", "from standfast.cli import main; main()", "ui", str(place)]
-    command += ["--no-open", *_as_arguments({"port": 0, **options})]
+def start(place: Path, log: Path, *options: str) -> Program:
+    """Start the program on a free port; returns when it answers."""
+    command = [sys.executable, "-c", "from standfast.cli import main; main()", "ui", place]
     with log.open("w") as out:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, text=True,
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
-        )  # fmt: skip
+            [*command, "--no-open", "--port", "0", *options],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
 
     def stop() -> None:
         process.terminate()
@@ -146,15 +143,6 @@ def start(store: Store | Path, log: Path, **options: Any) -> Program:
         time.sleep(0.02)
     stop()
     pytest.fail(f"standfast ui did not start: {log.read_text()}")
-
-
-def _as_arguments(options: dict[str, Any]) -> Iterator[str]:
-    for name, value in options.items():
-        option = f"--{name.replace('_', '-')}"
-        if value is True:
-            yield option
-        elif value is not None and value is not False:
-            yield from (option, str(value))
 
 
 @dataclass
