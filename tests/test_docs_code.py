@@ -41,13 +41,10 @@ SHORTER = {
 """What a page has, and what its test has instead, to take less time."""
 
 LONG = {
-    "docs/coming-from/lightning.md",
-    "docs/coming-from/orbax.md",
-    "docs/coming-from/transformers.md",
-    "docs/jax.md",
-    "docs/ranks.md",
+    *(page for page in PAGES if page.startswith("docs/coming-from/")),
+    *("docs/jax.md", "docs/loader.md", "docs/parallel.md", "docs/ranks.md"),
 }
-"""Pages whose framework takes seconds to import."""
+"""Pages that take seconds: they import other frameworks, or start programs."""
 
 OWN_PROCESS = re.compile(r"mpi4py|\bjax\b|orbax|os.environ")
 """What the process of all tests must not start."""

@@ -77,21 +77,21 @@ def test_the_filter_leaves_the_runs_that_have_its_text_parts_and_metrics(
 
 def test_a_long_list_comes_in_pages(shown: Shown, served: Serve, page: Page) -> None:
     visit(page, served(shown(stores.several)))
-    expect(page.locator("#count")).to_have_text("120 runs")
+    pager = page.locator(".pager")
+    expect(page.locator("#count")).to_have_text("60 runs")
     assert rows(page).count() == 50
     first = names(page)
     page.get_by_role("button", name="Next page").click()
-    expect(page.locator(".pager")).to_contain_text("51–100 of 120")
+    expect(pager).to_contain_text("51–60 of 60")
     settle(page)
     assert page.url.endswith("?page=2")
+    assert rows(page).count() == 10
+    assert "run 0" in names(page)
     assert not first & names(page)
     page.keyboard.press("[")
-    expect(page.locator(".pager")).to_contain_text("1–50 of 120")
+    expect(pager).to_contain_text("1–50 of 60")
     page.go_back()
-    expect(page.locator(".pager")).to_contain_text("51–100 of 120")
-    visit(page, f"{served(shown(stores.several))}/?page=3")
-    assert rows(page).count() == 20
-    assert "run 0" in names(page)
+    expect(pager).to_contain_text("51–60 of 60")
 
 
 def test_runs_are_sorted_chosen_and_compared(see: See, small: Store) -> None:
@@ -307,13 +307,10 @@ def test_two_checkpoints_are_picked_by_typing(see: See) -> None:
         page.get_by_label(label, exact=True).press("Enter")
         settle(page)
     expect(page.locator("main")).to_contain_text("Hyperparameters")
-    expect(page.locator("main")).to_contain_text("lr")
-    assert "before=" in page.url
-    assert "after=" in page.url
     page.get_by_label("Before: step").select_option(index=1)
-    page.wait_for_url("**before=*%40180*")
+    page.wait_for_url("**before=*%40180*after=*")
     page.go_back()
-    page.wait_for_url("**before=*%40200*")
+    page.wait_for_url("**before=*%40200*after=*")
 
 
 def test_what_changed_most_comes_first_and_opens_as_three_histograms(see: See) -> None:

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from standfast import Store
-from standfast.amr import Snapshot
 from standfast.amr.inspect.logical import logical_digest
-from tests.amr.saved_states import GAUGE, VECTOR, State, divided, empty, refined, save, snapshot
+from tests.amr.saved_states import GAUGE, State, divided, refined, save, snapshot
 from tests.cli.conftest import Cli
 from tests.kit.cli import Terminal, call, flip, flip_in
 
@@ -135,17 +134,6 @@ def test_show_tells_the_simulation_of_a_snapshot(store: Store, cli: Cli) -> None
     assert "rank0.storage.0" in cli("show", "su2@1", "--all").out
 
 
-def test_an_imported_file_does_not_differ_from_its_snapshot(tmp_path: Path) -> None:
-    path = save(tmp_path / "run_step4.sunc", refined(VECTOR), extras=False)
-    with Store(tmp_path / "store").run("flow") as run:
-        Snapshot.import_files(run, path, frontend=VECTOR)
-    lines = call("show", "flow@4", "--store", tmp_path / "store").lines
-    assert "  random states: none" in lines
-    assert "  frontend: vector, 3 components, float64" in lines
-    assert "  topology: periodic × open, 8 × 8" in lines
-    assert call("diff", path, "flow@4", "--store", tmp_path / "store").code == 0
-
-
 def test_a_terminal_of_80_columns_has_room_for_the_tables(folder: Path, terminal: Terminal) -> None:
     for arguments in (("show", folder / "a.sunc"), ("diff", folder / "a.sunc", folder / "b.sunc")):
         shown = re.sub(r"\x1b\[[0-9;]*m", "", terminal(*arguments))
@@ -232,22 +220,6 @@ def test_diff_of_snapshots_of_several_ranks_names_ranks(cli: Cli) -> None:
     found = cli("diff", "su2@1", "su2@2", "--json").json
     assert found["tree"]["same_blocks"] is True
     assert list(found["removed"]) == ["rank2.random.own.kicks"]
-
-
-def test_a_terminal_shows_the_worst_blocks_unless_asked_for_all(
-    tmp_path: Path, terminal: Terminal
-) -> None:
-    tree, arena = state = empty(max_blocks=50)
-    for n in range(50):
-        tree.insert_block_with_field((4 * n, 0), 0, arena)
-    before = save(tmp_path / "a.sunc", state)
-    arena.storage[:, 3] = np.arange(1, 51)[:, np.newaxis].ravel()
-    after = save(tmp_path / "b.sunc", state)
-    shown = terminal("diff", before, after)
-    assert "10 more; --all" in shown
-    assert re.search(r"\b49 +0 +196,0 +field", shown)
-    assert not re.search(r"\b9 +0 +36,0 +field", shown)
-    assert re.search(r"\b9 +0 +36,0 +field", terminal("diff", before, after, "--all"))
 
 
 def test_a_snapshot_is_exported_as_the_files_of_its_ranks(

@@ -13,7 +13,7 @@ from standfast.store.maintenance.logical import logical
 from standfast.store.tree.per_rank import per_rank
 from tests.amr.saved_states import GAUGE, refined, snapshot
 from tests.cli.conftest import Cli
-from tests.kit.cli import at, call, flip_in
+from tests.kit.cli import flip_in
 from tests.kit.rank_threads import ThreadRanks, on_ranks
 from tests.store.save.cut import Cut, cut_framework
 from tests.store.save.test_shared import columns, opened, rows
@@ -88,17 +88,6 @@ def test_scripts_get_all_of_it(store: Store, cli: Cli) -> None:
     assert other["compared"]["same"] is False
     assert other["compared"]["differences"][-1] == {"name": "lr", "what": "0.5 → 0.25"}
     assert "compared" not in first
-
-
-def test_only_the_first_differences_are_printed(tmp_path: Path) -> None:
-    store = Store(tmp_path)
-    with store.run("run") as run:
-        for step, sign in ((1, 1), (2, -1)):
-            run.save(step, {f"x{n}": sign * n for n in range(15)})
-    lines = call("verify", "--logical", "run@1", "run@2", *at(store)).lines
-    assert lines[-2] == "            x10: 10 → -10"
-    assert "4 more; --json" in lines[-1]
-    assert not any(line.startswith("own") for line in lines)
 
 
 @pytest.mark.parametrize("tensor", ["model.weight", "mine.rank1.drawn"])

@@ -1,4 +1,4 @@
-"""Each page with nothing to show, with damage, with ten thousand checkpoints, with odd contents,
+"""Each page with nothing to show, with damage, with a thousand runs, with odd contents,
 and while its store or its server goes away and comes back.
 """
 
@@ -178,9 +178,7 @@ def test_what_people_zoomed_to_and_what_they_write_stays_when_the_run_goes_on(
 
 
 @pytest.mark.long
-def test_ten_thousand_checkpoints_do_not_hold_anything_up(
-    shown: Shown, served: Serve, page: Page
-) -> None:
+def test_a_thousand_runs_do_not_hold_anything_up(shown: Shown, served: Serve, page: Page) -> None:
     """The first page has a few of them, and no page works for a second."""
     store = shown(stores.many)
     url = served(store)
