@@ -122,15 +122,12 @@ def test_exit_codes_tell_damage_from_wrong_use(path: Path, tmp_path: Path) -> No
     assert {args: call(*args).code for args in codes} == codes
 
 
-def test_the_installed_program_ends_with_a_line_and_an_exit_code(
-    path: Path, tmp_path: Path
-) -> None:
+def test_the_installed_program_ends_with_a_line_and_an_exit_code(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:1000])
-    for arguments, code in ((("verify", path), 1), (("show", tmp_path / "none.npz"), 2)):
-        done = subprocess.run([STANDFAST, *arguments], capture_output=True, text=True)
-        (line,) = (done.stdout + done.stderr).splitlines()
-        assert done.returncode == code
-        assert str(arguments[1]) in line
+    done = subprocess.run([STANDFAST, "verify", path], capture_output=True, text=True)
+    (line,) = (done.stdout + done.stderr).splitlines()
+    assert done.returncode == 1
+    assert str(path) in line
 
 
 SLOW = """

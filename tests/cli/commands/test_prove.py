@@ -24,6 +24,7 @@ def walk(*options: str) -> tuple[str | Path, ...]:
     return (WALK, "--steps", "12", "--wait", "--pause", "0.15", *options)
 
 
+@pytest.mark.long  # `tests/training/proof` has a short one
 def test_a_proof_says_what_was_proved_and_keeps_what_it_is_told_to(tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     done = call(*prove("--kills", "1", "--seed", "4", "--keep", kept, program=walk()))
