@@ -12,13 +12,14 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch.distributed
 
 from tests import ROOT, python_path
+from tests.kit.cases import kept
 
 BLOCK = re.compile(r"^```python *(.*)\n((?:.*\n)*?)```$", re.MULTILINE)
 MARKS = {"gpu", "cluster", "sketch"}
@@ -40,13 +41,10 @@ SHORTER = {
 """What a page has, and what its test has instead, to take less time."""
 
 LONG = {
-    "docs/coming-from/lightning.md",
-    "docs/coming-from/orbax.md",
-    "docs/coming-from/transformers.md",
-    "docs/jax.md",
-    "docs/ranks.md",
+    *(page for page in PAGES if page.startswith("docs/coming-from/")),
+    *("docs/jax.md", "docs/loader.md", "docs/parallel.md", "docs/ranks.md"),
 }
-"""Pages whose framework takes seconds to import."""
+"""Pages that take seconds: they import other frameworks, or start programs."""
 
 OWN_PROCESS = re.compile(r"mpi4py|\bjax\b|orbax|os.environ")
 """What the process of all tests must not start."""
@@ -88,20 +86,8 @@ def run_page(page: str, replaced: dict[str, str]) -> None:
             raise
 
 
-@pytest.fixture
-def _no_process_group() -> Iterator[None]:
-    yield
-    import torch.distributed
-
-    if torch.distributed.is_initialized():
-        torch.distributed.destroy_process_group()
-
-
 @pytest.mark.filterwarnings("ignore::standfast.errors.NotVerified")  # files of other programs
-@pytest.mark.usefixtures("_no_process_group")
-@pytest.mark.parametrize(
-    "page", [pytest.param(page, marks=[pytest.mark.long] * (page in LONG)) for page in PAGES]
-)
+@pytest.mark.parametrize("page", kept(PAGES, *(page for page in PAGES if page not in LONG)))
 def test_the_blocks_of_a_page_run(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
@@ -110,12 +96,16 @@ def test_the_blocks_of_a_page_run(
     code = BEFORE.get(page, "") + "".join(code for _, code in blocks(page))
     if '"s3://' in code:
         replaced["s3://bucket"] = request.getfixturevalue("bucket_url")
-    if OWN_PROCESS.search(code):
-        command = [sys.executable, "-W", "error", "-m", "tests.test_docs_code", page]
-        environment = os.environ | {"PYTHONPATH": python_path()}
-        subprocess.run(command, check=True, env=environment, timeout=120)
-    else:
-        run_page(page, replaced)
+    try:
+        if OWN_PROCESS.search(code):
+            command = [sys.executable, "-W", "error", "-m", "tests.test_docs_code", page]
+            environment = os.environ | {"PYTHONPATH": python_path()}
+            subprocess.run(command, check=True, env=environment, timeout=120)
+        else:
+            run_page(page, replaced)
+    finally:
+        if torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
 
 
 def test_a_block_that_does_not_run_says_why() -> None:
@@ -123,10 +113,7 @@ def test_a_block_that_does_not_run_says_why() -> None:
         marks = [block[1] for block in BLOCK.finditer(text)]
         assert set(marks) <= MARKS | {""}, page
         assert len(marks) == text.count("```python"), page  # no block is overlooked
-
-
-def test_what_is_set_up_is_for_a_page() -> None:
-    assert set(BEFORE) - {"Every page"} <= set(PAGES)
+    assert set(BEFORE) - {"Every page"} <= set(PAGES), "what is set up is for a page"
 
 
 if __name__ == "__main__":

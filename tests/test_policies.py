@@ -35,10 +35,22 @@ def kept(policy: Any, found: list[Candidate]) -> list[int]:
     return sorted(step for step, wish in judge(policies, found).items() if wish.reasons)
 
 
-def test_the_last_are_kept_in_the_order_of_their_commits() -> None:
-    assert kept(KeepLast(2), candidates(300, 100, 200)) == [100, 200]
-    assert kept(KeepLast(9), candidates(1, 2)) == [1, 2]
-    assert kept(KeepLast(1), []) == []
+@pytest.mark.parametrize(
+    ("policy", "steps", "expected"),
+    [
+        (KeepLast(2), (300, 100, 200), [100, 200]),  # in the order of their commits
+        (KeepLast(9), (1, 2), [1, 2]),
+        (KeepLast(1), (), []),
+        (KeepEvery(steps=1000), (100, 900, 1000, 1100, 2000, 3700, 3800), [1000, 2000, 3700]),
+        (KeepEvery(steps=10), (0, 5, 10), [0, 10]),
+        (KeepTagged(), (1, 2, 3), [2]),
+        (KeepAll(), (1, 2, 3), [1, 2, 3]),
+        ([], (1, 2, 3), [1, 2, 3]),
+    ],
+    ids=str,
+)
+def test_what_a_policy_keeps(policy: Any, steps: tuple[int, ...], expected: list[int]) -> None:
+    assert kept(policy, candidates(*steps, tagged=(2,))) == expected
 
 
 def test_the_best_are_kept_and_of_equal_ones_the_earlier() -> None:
@@ -51,27 +63,11 @@ def test_the_best_are_kept_and_of_equal_ones_the_earlier() -> None:
     assert kept(KeepBest(1, "accuracy"), found) == []
 
 
-def test_one_in_so_many_steps_is_kept_whether_it_is_a_multiple_or_not() -> None:
-    assert kept(KeepEvery(steps=1000), candidates(100, 900, 1000, 1100, 2000, 3700, 3800)) == [
-        1000,
-        2000,
-        3700,
-    ]
-    assert kept(KeepEvery(steps=10), candidates(0, 5, 10)) == [0, 10]
-
-
 def test_one_in_so_many_seconds_is_kept_also_over_a_clock_that_was_set_back() -> None:
     found = [Candidate(i, time, {}, False) for i, time in enumerate((0, 50, 100, 150, 210))]
     assert kept(KeepEvery(seconds=100), found) == [0, 2, 4]
     back = [Candidate(i, time, {}, False) for i, time in enumerate((1000, 0, 50, 100))]
     assert kept(KeepEvery(seconds=100), back) == [0, 1, 3]
-
-
-def test_tags_and_everything() -> None:
-    found = candidates(1, 2, 3, tagged=(2,))
-    assert kept(KeepTagged(), found) == [2]
-    assert kept(KeepAll(), found) == [1, 2, 3]
-    assert kept([], found) == [1, 2, 3], "without a policy all are kept"
 
 
 def test_policies_go_together_and_each_says_why() -> None:
@@ -89,51 +85,37 @@ def test_policies_go_together_and_each_says_why() -> None:
 
 
 def test_a_part_is_kept_if_any_policy_keeps_it() -> None:
-    keep = (
-        KeepLast(2)
-        | KeepEvery(steps=2, without=("optimizer", "ema"))
-        | KeepAll(without="optimizer")
-    )
-    wishes = judge(keep, candidates(1, 2, 3, 4))
-    assert {step: sorted(wish.without) for step, wish in wishes.items()} == {
-        1: ["optimizer"],
-        2: ["optimizer"],
-        3: [],
-        4: [],
-    }
+    keep = KeepLast(2) | KeepEvery(steps=2, without=("optimizer", "ema"))
+    wishes = judge(keep | KeepAll(without="optimizer"), candidates(1, 2, 3, 4))
+    left_out = {step: [*wish.without] for step, wish in wishes.items()}
+    assert left_out == {1: ["optimizer"], 2: ["optimizer"], 3: [], 4: []}
+
+
+POLICIES = {
+    "last": lambda n: KeepLast(n),
+    "best": lambda n: KeepBest(n, "loss", "max"),
+    "steps": lambda n: KeepEvery(steps=17 * n),
+    "seconds": lambda n: KeepEvery(seconds=100.0 * n),
+}
 
 
 @given(
     st.lists(st.integers(0, 400), unique=True, max_size=30),
     st.integers(1, 5),
-    st.sampled_from(["last", "best", "steps", "seconds"]),
+    st.sampled_from([*POLICIES]),
 )
 def test_what_was_kept_is_kept_again_once_the_rest_is_gone(
     steps: list[int], n: int, kind: str
 ) -> None:
-    policy = {
-        "last": KeepLast(n),
-        "best": KeepBest(n, "loss", "max"),
-        "steps": KeepEvery(steps=17 * n),
-        "seconds": KeepEvery(seconds=100.0 * n),
-    }[kind]
-    found = candidates(*steps)
+    policy, found = POLICIES[kind](n), candidates(*steps)
     first = kept(policy, found)
-    left = [each for each in found if each.step in first]
-    assert kept(policy, left) == first
+    assert kept(policy, [each for each in found if each.step in first]) == first
 
 
-def test_they_are_stored_and_read_again() -> None:
-    keep = (
-        KeepLast(3)
-        | KeepBest(2, "loss", "max", without=("optimizer",))
-        | KeepEvery(steps=10)
-        | KeepEvery(seconds=2.5)
-        | KeepTagged()
-        | KeepAll(without="optimizer")
-    )
+def test_policies_are_stored_and_read_again() -> None:
+    keep = KeepLast(3) | KeepBest(2, "loss", "max", without=("optimizer",)) | KeepEvery(steps=10)
+    keep = keep | KeepEvery(seconds=2.5) | KeepTagged() | KeepAll(without="optimizer")
     wanted = retention(keep, "1.5 GB")
-    assert wanted is not None
     text = msgspec.json.encode(wanted)
     assert text.startswith(b'{"keep":[{"policy":"last","n":3},{"policy":"best","n":2,')
     again = msgspec.json.decode(text, type=Retention)
@@ -160,31 +142,30 @@ def test_what_was_stored_by_somebody_else_is_checked(text: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
+    "make",
     [
-        (lambda: KeepLast(0), "KeepLast takes a whole number of at least 1, not 0"),
-        (lambda: KeepLast(True), "not True"),
-        (lambda: KeepLast(2.5), "not 2.5"),
-        (lambda: KeepBest(-1, "loss"), "KeepBest takes"),
-        (lambda: KeepBest(1, "loss", "least"), "'min' or 'max', not 'least'"),
-        (lambda: KeepBest(1, 7), "the metric is a name, not a int"),
-        (lambda: KeepEvery(), "steps=… or seconds=…"),
-        (lambda: KeepEvery(steps=1, seconds=1), "one of them"),
-        (lambda: KeepEvery(seconds=-1), "a positive number, not -1"),
-        (lambda: KeepEvery(seconds=math.inf), "not inf"),
-        (lambda: KeepAll(without=3), "without is the name of a part"),
-        (lambda: retention([KeepLast(1)]), "keep is a list"),
-        (lambda: retention(KeepBest(1)), "by which metric"),
-        (lambda: retention(None, "50 pounds"), "'50GB', not '50 pounds'"),
-        (lambda: retention(None, -1), "not -1"),
-        (lambda: retention(None, math.nan), "not nan"),
+        lambda: KeepLast(0),
+        lambda: KeepLast(True),
+        lambda: KeepLast(2.5),
+        lambda: KeepBest(-1, "loss"),
+        lambda: KeepBest(1, "loss", "least"),
+        lambda: KeepBest(1, 7),
+        lambda: KeepEvery(),
+        lambda: KeepEvery(steps=1, seconds=1),
+        lambda: KeepEvery(seconds=-1),
+        lambda: KeepEvery(seconds=math.inf),
+        lambda: KeepAll(without=3),
+        lambda: retention([KeepLast(1)]),
+        lambda: retention(KeepBest(1)),
+        lambda: retention(None, "50 pounds"),
+        lambda: retention(None, -1),
+        lambda: retention(None, math.nan),
     ],
     ids=range(16),
 )
-def test_what_makes_no_sense_is_refused(make: Any, message: str) -> None:
-    with pytest.raises(BadOption) as caught:
+def test_what_makes_no_sense_is_refused(make: Any) -> None:
+    with pytest.raises(BadOption):
         make()
-    assert message in str(caught.value)
 
 
 def test_the_metric_that_is_monitored_stands_in_for_one_that_is_not_named() -> None:
@@ -195,18 +176,15 @@ def test_the_metric_that_is_monitored_stands_in_for_one_that_is_not_named() -> N
     assert retention(None) is None
 
 
-@pytest.mark.parametrize(
-    ("text", "number"),
-    [
-        ("50GB", 50 * 10**9),
-        ("1.5 TB", 1_500_000_000_000),
-        ("512MiB", 512 << 20),
-        ("10k", 10_000),
-        ("7", 7),
-        ("7 B", 7),
-        (5e9, 5_000_000_000),
-        (0, 0),
-    ],
-)
-def test_sizes_are_what_people_write(text: Any, number: int) -> None:
-    assert as_bytes(text) == number
+def test_sizes_are_what_people_write() -> None:
+    for text, number in {
+        "50GB": 50 * 10**9,
+        "1.5 TB": 1_500_000_000_000,
+        "512MiB": 512 << 20,
+        "10k": 10_000,
+        "7": 7,
+        "7 B": 7,
+        5e9: 5_000_000_000,
+        0: 0,
+    }.items():
+        assert as_bytes(text) == number  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ from playwright.sync_api import Page
 
 from standfast import Store
 from tests.web import stores
-from tests.web.browser.browser import Browsing, Server, Watch, start, visit
+from tests.web.browser.browser import Browsing, Server, Watch, serve, visit
 
 Serve = Callable[..., str]
 Shown = Callable[[Any], Store]
@@ -46,27 +46,22 @@ def servers() -> Iterator[dict[Any, Server]]:
 
 
 @pytest.fixture
-def served(
-    servers: dict[Any, Server], shared_folder: Path, tmp_path: Path, watch: Watch
-) -> Iterator[Serve]:
-    """Serves a store, and gives the address; options are those of `standfast ui`."""
+def served(servers: dict[Any, Server], shared_folder: Path, watch: Watch) -> Iterator[Serve]:
+    """Serves a store, and gives the address; options are those of `serve`."""
     own: list[Server] = []
 
-    def serve(store: Store | Path, **options: Any) -> str:
+    def address(store: Store | Path, **options: Any) -> str:
         place = store if isinstance(store, Path) else Path(store.url).parent
-        key = (place, *sorted(options.items()))
+        key = (place, *options)
         if not place.is_relative_to(shared_folder):
-            server = start(place, tmp_path / f"server{len(own)}.log", **options)
+            server = serve(place, **options)
             own.append(server)
-        elif key not in servers:
-            servers[key] = start(place, shared_folder / f"server{len(servers)}.log", **options)
-        server = own[-1] if key not in servers else servers[key]
-        ended = server.process.poll()
-        assert ended is None, f"standfast ui ended with {ended}: {server.log.read_text()}"
+        else:
+            server = servers.get(key) or servers.setdefault(key, serve(place, **options))
         watch.origins.add(server.url)
         return server.url
 
-    yield serve
+    yield address
     for server in own:
         server.stop()
 

@@ -12,7 +12,7 @@ from playwright.sync_api import Page, expect
 
 from tests import ROOT
 from tests.web import stores
-from tests.web.browser.browser import DESK, PHONE, Browsing, Watch, settle, start, visit
+from tests.web.browser.browser import DESK, PHONE, Browsing, Watch, serve, settle, visit
 
 PICTURES = ROOT / "docs" / "pictures"
 TAKEN = {
@@ -25,7 +25,7 @@ TAKEN = {
 def main(folder: Path) -> None:
     store = stores.small(folder)
     pages = stores.pages(store)
-    server = start(folder, folder / "server.log")
+    server = serve(folder)
     browsing, watch = Browsing(), Watch({server.url})
     try:
         with browsing.context() as context:

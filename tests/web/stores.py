@@ -25,8 +25,7 @@ from standfast.policies import retention
 from standfast.store.load.reading import read_record
 from standfast.store.schema import names
 from standfast.store.schema.marks import Note, change_marks
-from standfast.store.schema.record import Record, encode
-from standfast.store.schema.run_file import RunFile
+from standfast.store.schema.record import encode
 from standfast.store.schema.run_file import encode as encode_run
 from standfast.tensors import TensorSpec
 from standfast.training.metrics import MetricsLog
@@ -163,23 +162,20 @@ def hostile(folder: Path) -> Store:
     return store
 
 
-def many(folder: Path, runs: int = 1000, checkpoints: int = 10_000) -> Store:
-    """So many checkpoints in so many runs: real records, made from one that was saved."""
+def many(folder: Path, runs: int = 1000) -> Store:
+    """So many runs of one checkpoint each."""
     store = Store(folder)
-    weights = {f"layers.{i}.weight": np.zeros(64, np.float32) for i in range(4)}
-    with store.run("template") as run:
-        run.save(0, {"model": weights}, metrics={"loss": 1.0})
-        template, file = read_record(store.backend, run.hash, 0), run.file
-        run.delete_all()
     for number in range(runs):
-        _make_run(folder, template, file, number, checkpoints // runs, runs)
+        metrics = {"loss": 1 / (1 + number), "accuracy": number / runs}
+        run = store.run(f"run {number}", hp={"lr": number / 1000, "n": number})
+        run.save(1, {"n": number}, metrics)
     store.close()
     return store
 
 
 def several(folder: Path) -> Store:
     """More runs than there are on a page."""
-    return many(folder, 120, 120)
+    return many(folder, 60)
 
 
 def huge(folder: Path) -> Store:
@@ -344,37 +340,6 @@ def _make_files(folder: Path, snapshot: Snapshot) -> None:
     (files / "more" / "cut.safetensors").write_bytes(b"\x40\0\0\0\0\0\0\0{")
     (files / "notes.txt").write_text("No tensors here.\n")
     make_package(files / "recipes")
-
-
-def _make_run(
-    folder: Path, template: Record, file: RunFile, number: int, steps: int, runs: int
-) -> None:
-    run = f"{number * 7919 % 100_003:08x}{number % 4:08x}{number % 3:08x}"
-    place = _path(folder, names.run_folder(run))
-    place.mkdir()
-    named = msgspec.structs.replace(
-        file, run=run, name=f"run {number}", hyperparameters={"lr": number / 1000, "n": number}
-    )
-    _path(folder, names.run_file(run)).write_bytes(encode_run(named))
-    data = template.head.files[0]
-    for step in range(steps):
-        name = names.data_file(run, step, "0" * 8, "model")
-        sequence = 2 + step * runs + number
-        head = msgspec.structs.replace(
-            template.head,
-            run=run,
-            step=step,
-            sequence=sequence,
-            time=f"2026-01-{1 + sequence // 1000:02d}T{sequence % 1000 // 60:02d}:"
-            f"{sequence % 60:02d}:00.000000Z",
-            metrics={"loss": 1 / (1 + sequence), "accuracy": number / runs},
-            files=[msgspec.structs.replace(data, name=name)],
-        )
-        _path(folder, names.record_file(run, step)).write_bytes(
-            encode(replace(template, head=head))
-        )
-        with (place / name).open("wb") as sparse:
-            sparse.truncate(data.size)
 
 
 def _path(folder: Path, name: str) -> Path:

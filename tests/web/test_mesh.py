@@ -14,14 +14,15 @@ from standfast import Store
 from standfast.amr import AMRTree, FieldArena, OpenTopology, ScalarFrontend
 from standfast.errors import BadOption, BlockNotFound, DamagedFile, DigestMismatch
 from standfast.tensorfile.open import TensorFile
-from standfast.web import mesh
 from standfast.web.mesh import blocks, field
 from tests.amr.meshes import random_mesh
 from tests.amr.saved_states import GAUGE, State, divided, empty, refined, save, snapshot
+from tests.kit.cases import kept
 from tests.kit.cli import flip
+from tests.kit.seams import Seams
 
 
-@pytest.fixture(params=["file", pytest.param("bare", marks=pytest.mark.long), "snapshot"])
+@pytest.fixture(params=kept(["file", "bare", "snapshot"], "file", "snapshot"))
 def saved(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     """Saves a state as a file, with digests or without, or as a snapshot."""
 
@@ -99,27 +100,18 @@ def test_blocks_have_the_places_and_means_of_the_tree(saved: Any) -> None:
 )
 def test_meshes_of_all_kinds_are_told_of(tmp_path: Path, of: dict[str, Any]) -> None:
     state = random_mesh(5, **of)
-    found = blocks(checkpoint(tmp_path, state))
-    check(found, state)
-    assert found["blocks"]
+    check(blocks(checkpoint(tmp_path, state)), state)
 
 
-def test_complex_fields_are_told_by_their_modulus(saved: Any) -> None:
-    state = refined(GAUGE)
-    found = blocks(saved(state), component=1)
-    check(found, state, 1)
-    assert found["field"]["of"] == "modulus"
-    assert found["field"]["components"] == 2
-
-
-def test_links_tell_how_unitary_they_are(saved: Any) -> None:
+def test_complex_fields_are_told_by_their_modulus_and_links_by_their_unitarity(saved: Any) -> None:
     state = refined(GAUGE)
     tree, _ = state
     tree.links[3, 9] *= 2  # type: ignore[attr-defined]
-    found = blocks(saved(state))
-    third = tree.live.tolist().index(3)
+    found = blocks(saved(state), component=1)
+    check(found, state, 1)
+    assert (found["field"]["of"], found["field"]["components"]) == ("modulus", 2)
     apart = {block["block"]: block["unitarity"] for block in found["blocks"]}
-    assert apart.pop(third) == pytest.approx(3.0)
+    assert apart.pop(tree.live.tolist().index(3)) == pytest.approx(3.0)
     assert max(apart.values()) < 1e-12
 
 
@@ -127,8 +119,7 @@ def test_the_trees_of_ranks_are_one_mesh(tmp_path: Path) -> None:
     state = refined(GAUGE)
     found = blocks(checkpoint(tmp_path, *divided(state, 3)))
     check(found, state)
-    assert found["ranks"] == 3
-    assert {block["rank"] for block in found["blocks"]} == {0, 1, 2}
+    assert (found["ranks"], {block["rank"] for block in found["blocks"]}) == (3, {0, 1, 2})
 
 
 def test_the_sites_of_a_block_are_those_of_the_arena(saved: Any) -> None:
@@ -146,6 +137,21 @@ def test_the_sites_of_a_block_are_those_of_the_arena(saved: Any) -> None:
         assert (found["min"], found["max"]) == (sites.min(), sites.max())
 
 
+def test_a_component_of_a_field_is_shown_by_its_modulus(saved: Any) -> None:
+    tree, arena = state = refined(GAUGE)
+    what = saved(state)
+    found = field(what, 2, 1)
+    sites = arena.storage[int(tree.field_slots[int(tree.live[2])])]
+    assert found["values"] == np.abs(sites[:, 1]).reshape(4, 4).tolist()
+    assert (found["of"], found["components"]) == ("modulus", 2)
+    for refused in (lambda: field(what, 2, 2), lambda: blocks(what, -1)):
+        with pytest.raises(BadOption):
+            refused()
+    for block in (-1, 7, 10**9):
+        with pytest.raises(BlockNotFound):
+            field(what, block)
+
+
 def test_of_more_dimensions_a_middle_plane_is_shown(tmp_path: Path) -> None:
     for nd in (1, 3, 4):
         tree, arena = state = random_mesh(6, nd=nd, base=2, changes=1)
@@ -158,22 +164,6 @@ def test_of_more_dimensions_a_middle_plane_is_shown(tmp_path: Path) -> None:
         for each in found["plane"]:
             spacing = found["size"][0] / 4
             assert each["at"] == found["origin"][each["dimension"]] + 2.5 * spacing
-
-
-def test_a_component_of_a_field_is_shown_by_its_modulus(saved: Any) -> None:
-    tree, arena = state = refined(GAUGE)
-    what = saved(state)
-    found = field(what, 2, 1)
-    sites = arena.storage[int(tree.field_slots[int(tree.live[2])])]
-    assert found["values"] == np.abs(sites[:, 1]).reshape(4, 4).tolist()
-    assert (found["of"], found["components"]) == ("modulus", 2)
-    with pytest.raises(BadOption, match="component=2"):
-        field(what, 2, 2)
-    with pytest.raises(BadOption, match="component=-1"):
-        blocks(what, -1)
-    for block in (-1, 7, 10**9):
-        with pytest.raises(BlockNotFound):
-            field(what, block)
 
 
 def test_a_large_block_is_reduced_to_means(tmp_path: Path) -> None:
@@ -220,25 +210,21 @@ def test_a_block_without_a_field_and_a_tree_without_blocks_are_empty(
     assert found["field"]["min"] is None
 
 
-def test_of_very_many_blocks_the_coarsest_are_told(
-    saved: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(mesh, "MOST_BLOCKS", 5)
+def test_of_very_many_blocks_the_coarsest_are_told(saved: Any, seams: Seams) -> None:
+    seams.bound("blocks of the mesh page", 5)
     found = blocks(saved(refined()))
     assert found["blocks_total"] == 7
     assert [block["level"] for block in found["blocks"]] == [0, 0, 0, 1, 1]
     assert found["bounds"] == [[0.0, 8.0], [0.0, 8.0]]
 
 
-def test_fields_beyond_what_may_be_read_have_no_mean(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fields_beyond_what_may_be_read_have_no_mean(tmp_path: Path, seams: Seams) -> None:
     frontend = ScalarFrontend(2, 256, OpenTopology(2, (2048.0, 2048.0)))
     tree, arena = AMRTree(frontend, 1.0, 4, 0), FieldArena(frontend, 64)
     for number in range(64):
         tree.insert_block_with_field((number % 8 * 256, number // 8 * 256), 0, arena)
         arena.storage[number] = number
-    monkeypatch.setattr(mesh, "_FIELDS", 16 << 20)  # of 32 MiB
+    seams.bound("fields of the mesh page", 16 << 20)  # of 32 MiB
     with TensorFile(save(tmp_path / "a.sunc", (tree, arena))) as file:
         found = blocks(file)
     means = [block["mean"] for block in found["blocks"]]
@@ -246,29 +232,22 @@ def test_fields_beyond_what_may_be_read_have_no_mean(
     assert all(mean in (None, float(n)) for n, mean in enumerate(means))
 
 
-def test_damage_is_found(tmp_path: Path) -> None:
+def test_damage_and_what_is_no_tree_are_refused(tmp_path: Path) -> None:
     path = save(tmp_path / "a.sunc", refined())
     with TensorFile(path) as file:
         at = 92 + file.spec("blocks").nbytes + file.spec("field_slots").nbytes + 200
     flip(path, at)
     with TensorFile(path) as file, pytest.raises(DigestMismatch):
         blocks(file)
-
-
-def test_an_unsound_tree_and_what_is_no_tree_are_refused(tmp_path: Path) -> None:
     state = refined()
     slots = state[0].field_slots.copy()
     slots[5] = slots[6]
-    with (
-        TensorFile(save(tmp_path / "a.sunc", state, field_slots=slots)) as file,
-        pytest.raises(DamagedFile),
-    ):
+    unsound = save(tmp_path / "b.sunc", state, field_slots=slots)
+    with TensorFile(unsound) as file, pytest.raises(DamagedFile):
         blocks(file)
     standfast.save(tmp_path / "w.safetensors", {"w": np.zeros(3)})
-    with TensorFile(tmp_path / "w.safetensors") as file, pytest.raises(BadOption, match="sunc"):
+    with TensorFile(tmp_path / "w.safetensors") as file, pytest.raises(BadOption):
         blocks(file)
-    store = Store(tmp_path / "store")
-    with store.run("a") as run:
-        plain = run.save(1, {"w": np.zeros(3)})
+    plain = Store(tmp_path / "store").run("a").save(1, {"w": np.zeros(3)})
     with pytest.raises(BadOption):
         blocks(plain)

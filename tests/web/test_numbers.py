@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
+import itertools
 import math
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -14,22 +12,20 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 import standfast
 from standfast import Store
 from standfast.errors import BadOption, DigestMismatch, TensorNotFound, UnsupportedDType
 from standfast.files.digests import CHUNK
-from standfast.store.load.reading import Data
 from standfast.store.query.view import CheckpointView
 from standfast.tensorfile.open import TensorFile
-from standfast.tensors import TensorSpec
 from standfast.tensors.dtypes import DTYPES
 from standfast.tensors.sources import Packed
 from standfast.web import samples
-from standfast.web.numbers import _summary, difference, heatmap, summary
+from standfast.web.numbers import difference, heatmap, summary
+from tests.kit.cases import kept
 from tests.kit.cli import flip_in
+from tests.kit.seams import Seams
 from tests.store.save.cut import Cut, cut_framework, even
 
 __all__ = ["cut_framework"]
@@ -39,7 +35,7 @@ ROWS, COLUMNS = 3500, 5001
 """Of a matrix of 70 MB: in chunks of 16 MiB, whose ends are in the middle of rows."""
 
 
-@pytest.fixture(params=["checkpoint", "file", pytest.param("bare", marks=pytest.mark.long), "npz"])
+@pytest.fixture(params=kept(["checkpoint", "file", "bare", "npz"], "checkpoint", "npz"))
 def look(request: pytest.FixtureRequest, tmp_path: Path) -> Look:
     """Puts an array where it can be looked at, as the tensor `w`."""
 
@@ -47,10 +43,11 @@ def look(request: pytest.FixtureRequest, tmp_path: Path) -> Look:
         folder = Path(tempfile.mkdtemp(dir=tmp_path))
         if request.param == "checkpoint":
             return view_of(folder, array)
-        suffix = "npz" if request.param == "npz" else "safetensors"
-        if suffix == "npz" and getattr(array, "dtype", None) not in map(np.dtype, "?bBhHiIqQefdFD"):
+        path = folder / f"w.{'npz' if request.param == 'npz' else 'safetensors'}"
+        if path.suffix == ".npz" and getattr(array, "dtype", None) not in map(
+            np.dtype, "?bBhHiIqQefdFD"
+        ):
             pytest.skip("NumPy has no such dtype")
-        path = folder / f"w.{suffix}"
         try:
             standfast.save(path, {"w": array}, extras=request.param != "bare")
         except UnsupportedDType:
@@ -80,41 +77,34 @@ def view_at(store: Store, step: int) -> CheckpointView:
     return CheckpointView(store.resolve(f"a@{step}"))
 
 
-def expected(values: Any, bins: int = 64) -> dict[str, Any]:
-    """What NumPy says of finite numbers."""
+def check(found: dict[str, Any], values: Any, bins: int = 64) -> None:
+    """What NumPy says: all that is exact to the bit, sums to almost all digits."""
     values = np.asarray(values, np.float64).reshape(-1)
     finite = values[np.isfinite(values)]
     counts, edges = np.histogram(finite, bins)
-    return {
+    exact = {
         "min": finite.min(),
         "max": finite.max(),
         "zeros": np.count_nonzero(values == 0),
         "nan": np.count_nonzero(np.isnan(values)),
         "inf": np.count_nonzero(np.isinf(values)),
         "histogram": {"edges": edges.tolist(), "counts": counts.tolist()},
+        "seen": values.size,
     }
-
-
-def check(found: dict[str, Any], values: Any, bins: int = 64) -> None:
-    """All that is exact is so to the bit; sums are right to almost all digits."""
-    for key, value in expected(values, bins).items():
-        assert found[key] == value, key
-    values = np.asarray(values, np.float64).reshape(-1)
-    finite = values[np.isfinite(values)]
+    assert {key: found[key] for key in exact} == exact
     assert math.isclose(found["mean"], finite.mean(), rel_tol=1e-9, abs_tol=1e-12)
     assert math.isclose(found["std"], finite.std(), rel_tol=1e-9)
     assert math.isclose(found["norm"], math.sqrt((finite**2).sum()), rel_tol=1e-12)
-    counted = sum(found["histogram"]["counts"]) + found["nan"] + found["inf"]
-    assert counted == found["seen"] == values.size
-
-
-# Every dtype
 
 
 REALS = "float32 float64 float16 bfloat16 int32 uint32 int64 uint64 int16 uint16".split()
 
 
-@pytest.mark.parametrize("dtype", [*REALS, "complex64", "complex128"])
+KINDS = kept([*REALS, "complex64", "complex128"], "float32", "bfloat16", "uint64", "complex64")
+FLOAT8 = [name for name in DTYPES if name.startswith("float8")]
+
+
+@pytest.mark.parametrize("dtype", KINDS)
 def test_elements_are_told_as_numpy_tells_them(look: Look, dtype: str) -> None:
     kind = DTYPES[dtype].numpy
     parts = 1000 * np.random.default_rng(1).standard_normal((2, 300, 70))
@@ -128,41 +118,41 @@ def test_elements_are_told_as_numpy_tells_them(look: Look, dtype: str) -> None:
     assert type(found["min"]) is (int if kind.kind in "iu" else float)
 
 
-@pytest.mark.parametrize("dtype", [name for name in DTYPES if name.startswith("float8")])
+@pytest.mark.parametrize("dtype", kept(FLOAT8, "float8_e4m3fn"))
 def test_floats_of_eight_bits_are_counted_bit_by_bit(look: Look, dtype: str) -> None:
     array = np.arange(256, dtype=np.uint8).repeat(3).view(DTYPES[dtype].numpy)
-    found = summary(look(array), "w", 16)
-    check(found, array.astype(np.float64), 16)
-    assert found["seen"] == array.size
+    check(summary(look(array), "w", 16), array.astype(np.float64), 16)
 
 
-def test_few_whole_numbers_have_a_bin_each(look: Look) -> None:
-    found = summary(look(np.array([3, 5, 5, 9], np.int8)), "w")
-    assert found["histogram"] == {
-        "edges": [2.5, 3.5, 4.5, 5.5, 6.5, 7.5, 8.5, 9.5],
-        "counts": [1, 0, 2, 0, 0, 0, 1],
-    }
-    wide = summary(look(np.array([-3, -1, -1], np.int64)), "w")
-    assert wide["histogram"] == {"edges": [-3.5, -2.5, -1.5, -0.5], "counts": [1, 0, 2]}
-    truths = summary(look(np.array([True, False, True])), "w")
-    assert truths["histogram"] == {"edges": [-0.5, 0.5, 1.5], "counts": [1, 2]}
-    assert (truths["min"], truths["max"], truths["zeros"]) == (0, 1, 1)
+@pytest.mark.parametrize(
+    ("array", "edges", "counts"),
+    [
+        (np.array([3, 5, 5, 9], np.int8), np.arange(2.5, 10), [1, 0, 2, 0, 0, 0, 1]),
+        (np.array([-3, -1, -1], np.int64), np.arange(-3.5, 0), [1, 0, 2]),
+        (np.array([True, False, True]), np.arange(-0.5, 2), [1, 2]),
+    ],
+    ids=["int8", "int64", "bool"],
+)
+def test_few_whole_numbers_have_a_bin_each(
+    look: Look, array: Any, edges: Any, counts: list[int]
+) -> None:
+    found = summary(look(array), "w")
+    assert found["histogram"] == {"edges": edges.tolist(), "counts": counts}
+    assert (found["min"], found["max"]) == (int(array.min()), int(array.max()))
 
 
 def test_whole_numbers_beyond_float64_are_not_rounded(look: Look) -> None:
-    array = np.array([2**60 + 1, 2**60 + 1, 2**60 + 101], np.int64)
-    found = summary(look(array), "w", 8)
-    assert (found["min"], found["max"]) == (2**60 + 1, 2**60 + 101)
-    assert found["histogram"]["counts"] == [2, 0, 0, 0, 0, 0, 0, 1]
-    assert found["std"] == pytest.approx(np.array([0.0, 0.0, 100.0]).std())
-    ends = np.array([-(2**63), 2**63 - 1, 0], np.int64)
-    found = summary(look(ends), "w", 8)
-    assert (found["min"], found["max"]) == (-(2**63), 2**63 - 1)
-    assert found["histogram"]["counts"] == [1, 0, 0, 0, 1, 0, 0, 1]
-    most = summary(look(np.array([0, 2**64 - 1], np.uint64)), "w", 8)
-    assert most["max"] == 2**64 - 1
-    assert most["mean"] == 2.0**63
-    assert sum(most["histogram"]["counts"]) == 2
+    for array, counts in (
+        (np.array([2**60 + 1, 2**60 + 1, 2**60 + 101]), [2, 0, 0, 0, 0, 0, 0, 1]),
+        (np.array([-(2**63), 2**63 - 1, 0]), [1, 0, 0, 0, 1, 0, 0, 1]),
+        (np.array([0, 2**64 - 1], np.uint64), [1, 0, 0, 0, 0, 0, 0, 1]),
+    ):
+        found = summary(look(array), "w", 8)
+        assert (found["min"], found["max"]) == (min(array.tolist()), max(array.tolist()))
+        assert found["histogram"]["counts"] == counts
+    assert found["mean"] == 2.0**63
+    close = summary(look(np.array([2**60, 2**60, 2**60 + 100])), "w", 8)
+    assert close["std"] == pytest.approx(np.array([0.0, 0.0, 100.0]).std())
 
 
 @pytest.mark.parametrize("dtype", ["float4_e2m1fn", "float6_e2m3fn", "float6_e3m2fn"])
@@ -177,25 +167,24 @@ def test_packed_elements_are_counted_one_by_one(look: Look, dtype: str) -> None:
     assert heatmap(source, "w", 20, 20)["values"] == values.reshape(20, 20).tolist()
 
 
-# Edges
-
-
-def test_a_scalar_and_an_empty_tensor_are_told_of(look: Look) -> None:
-    scalar = summary(look(np.float32(2.5)[...]), "w")
-    assert (scalar["min"], scalar["max"], scalar["std"], scalar["norm"]) == (2.5, 2.5, 0.0, 2.5)
-    assert scalar["histogram"] == {"edges": [2.5, 2.5], "counts": [1]}
-    empty = look(np.zeros((0, 3), np.float32))
-    found = summary(empty, "w")
+def test_scalars_empty_tensors_and_equal_or_missing_numbers_have_few_bins(look: Look) -> None:
+    for array, edges, counts in (
+        (np.float32(2.5)[...], [2.5, 2.5], [1]),
+        (np.full((4, 5), 7, np.uint8), [7, 7], [20]),
+        (np.full((4, 5), 7, np.float16), [7, 7], [20]),
+        (np.full(5, np.nan), [], []),
+        (np.zeros((0, 3), np.float32), [], []),
+    ):
+        found = summary(look(array), "w")
+        assert found["histogram"] == {"edges": edges, "counts": counts}
+        values = array[np.isfinite(array)]
+        assert (found["mean"], found["std"]) == ((values[0], 0) if values.size else (None, None))
     assert (found["seen"], found["exact"], found["min"]) == (0, True, None)
-    assert found["histogram"] == {"edges": [], "counts": []}
-    assert heatmap(empty, "w")["values"] == []
-
-
-@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "int64", "uint8"])
-def test_equal_elements_are_one_bin(look: Look, dtype: str) -> None:
-    found = summary(look(np.full((4, 5), 7, dtype)), "w")
-    assert found["histogram"] == {"edges": [7, 7], "counts": [20]}
-    assert (found["mean"], found["std"]) == (7, 0)
+    assert heatmap(look(array), "w")["values"] == []
+    found = summary(look(np.array([1.0, np.nextafter(1.0, 2), np.nextafter(1.0, 2)])), "w")
+    edges = found["histogram"]["edges"]
+    assert edges == sorted(set(edges))
+    assert sum(found["histogram"]["counts"]) == 3
 
 
 def test_huge_and_tiny_numbers_do_not_leave_the_range(look: Look) -> None:
@@ -212,42 +201,6 @@ def test_huge_and_tiny_numbers_do_not_leave_the_range(look: Look) -> None:
     assert tiny["std"] == round(np.array([0, 1, 64.0]).std()) * least
     small = np.array([1e-200, 3e-200])
     assert summary(look(small), "w")["std"] == pytest.approx(1e-200)
-
-
-def test_numbers_too_close_for_all_bins_have_fewer_and_nan_alone_has_none(look: Look) -> None:
-    array = np.array([1.0, np.nextafter(1.0, 2), np.nextafter(1.0, 2)])
-    found = summary(look(array), "w")
-    edges = found["histogram"]["edges"]
-    assert edges == sorted(set(edges))
-    assert sum(found["histogram"]["counts"]) == 3
-    for dtype in ("float64", "float16"):
-        found = summary(look(np.full(5, np.nan, dtype)), "w")
-        assert (found["nan"], found["mean"], found["norm"]) == (5, None, None)
-
-
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
-@given(
-    st.lists(st.floats(width=64), min_size=1, max_size=60),
-    st.sampled_from(["float64", "float32", "float16"]),
-    st.integers(8, 512),
-)
-def test_every_element_is_counted_once(values: list[float], dtype: str, bins: int) -> None:
-    with np.errstate(over="ignore"):
-        array = np.array(values).astype(dtype)
-    spec = TensorSpec(dtype, array.shape)
-    found = _summary("w", spec, [array.view(np.uint8)], bins)
-    assert sum(found["histogram"]["counts"]) + found["nan"] + found["inf"] == len(values)
-    edges = found["histogram"]["edges"]
-    assert edges == sorted(edges)
-    json.dumps(found, allow_nan=False)
-    if edges:
-        assert (edges[0], edges[-1]) == (found["min"], found["max"])
-        assert found["min"] <= found["mean"] <= found["max"] or found["std"] < 1e-9 * max(
-            abs(found["min"]), abs(found["max"])
-        )
-
-
-# Large ones
 
 
 @pytest.fixture(scope="module")
@@ -269,29 +222,21 @@ def sampled(array: Any) -> Any:
     return np.concatenate([flat[n * length : (n + 1) * length] for n in numbers])
 
 
-def test_of_a_large_tensor_whole_chunks_are_looked_at_and_no_others(
-    large: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_a_large_tensor_whole_chunks_are_looked_at(large: Any) -> None:
     array, store, path = large
     seen = sampled(array)
-    asked: list[int] = []
-    plain = Data.chunk
-
-    def chunk(self: Data, tensor: int, number: int) -> Any:
-        asked.append(number)
-        return plain(self, tensor, number)
-
-    monkeypatch.setattr(Data, "chunk", chunk)
     with TensorFile(path) as file:
         for source in (view_at(store, 0), file):
             found = summary(source, "w")
-            assert found["exact"] is False
-            assert found["seen"] == seen.size < array.size
-            norm = found["norm"]
-            found["norm"] = norm / math.sqrt(array.size / seen.size)
-            check(found, seen)
-            assert norm == pytest.approx(np.linalg.norm(array.astype(np.float64)), rel=0.1)
-    assert asked == [0, 1, 3, 4]  # of the checkpoint
+            assert (found["exact"], found["seen"]) == (False, seen.size)
+            assert seen.size < array.size
+            check(found | {"norm": found["norm"] / math.sqrt(array.size / seen.size)}, seen)
+    found = difference(view_at(store, 0), view_at(store, 1), "w")
+    (count,) = {found[side]["seen"] for side in ("before", "after", "difference")}
+    assert 0 < count < array.size
+    change = (array + np.float32(64)).astype(np.float64) - array
+    assert found["difference"]["max"] <= change.max()
+    assert found["difference"]["zeros"] == 0
 
 
 def test_damage_in_what_is_read_is_found(tmp_path: Path) -> None:
@@ -299,46 +244,8 @@ def test_damage_in_what_is_read_is_found(tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     flip_in(store, "a@0", "w")
     for work in (summary, heatmap):
-        with pytest.raises(DigestMismatch, match="w"):
+        with pytest.raises(DigestMismatch):
             work(view_at(store, 0), "w")
-
-
-BOUND = """
-import resource, sys
-import numpy as np
-import standfast
-from standfast.store.load.reading import Data
-from standfast.store.query.view import CheckpointView
-from standfast.tensorfile.open import TensorFile
-from standfast.web.numbers import difference, heatmap, summary
-
-store, path = standfast.Store(sys.argv[1]), sys.argv[2]
-views = [CheckpointView(store.resolve(f"a@{step}")) for step in (0, 1)]
-np.histogram(np.zeros(4), 2)
-def peak():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-before = peak()
-with TensorFile(path) as file:
-    for source in (views[0], file):
-        summary(source, "w")
-        heatmap(source, "w", 256, 256)
-difference(*views, "w")
-print(peak() - before)
-import standfast.web.files, standfast.web.mesh
-assert not {"starlette", "uvicorn", "jinja2", "plotly"}.intersection(sys.modules)
-"""
-
-
-def test_memory_stays_within_bounds_and_no_web_framework_is_needed(large: Any) -> None:
-    _, store, path = large
-    place = Path(store.url).parent
-    done = subprocess.run(
-        [sys.executable, "-c", BOUND, place, path], capture_output=True, text=True, check=True
-    )
-    assert int(done.stdout) < 150
-
-
-# However it lies
 
 
 def test_a_part_of_a_larger_tensor_is_read_from_where_it_lies(tmp_path: Path) -> None:
@@ -366,28 +273,13 @@ def test_a_tensor_of_many_ranks_is_put_together(tmp_path: Path, counts: tuple[in
 
 
 def test_any_stretch_of_a_tensor_is_some_boxes() -> None:
-    shape = (3, 4, 5)
-    numbers = np.arange(60).reshape(shape)
-    for first in range(61):
-        for stop in range(first, 61):
-            found = [
-                numbers[tuple(slice(a, a + n) for a, n in zip(*box, strict=True))].reshape(-1)
-                for box in samples.boxes_of(shape, first, stop)
-            ]
-            assert np.concatenate([np.empty(0), *found]).tolist() == list(range(first, stop))
-
-
-def test_other_orders_and_compressed_files_are_read_too(tmp_path: Path) -> None:
-    array = np.random.default_rng(8).standard_normal((40, 30))
-    np.savez_compressed(tmp_path / "w.npz", w=array, t=np.asfortranarray(array))
-    np.savez(tmp_path / "b.npz", w=array.astype(">f8"))
-    for path, name in (("w.npz", "w"), ("w.npz", "t"), ("b.npz", "w")):
-        with TensorFile(tmp_path / path) as file:
-            check(summary(file, name), array)
-            assert heatmap(file, name)["values"] == array.tolist()
-
-
-# Differences
+    numbers = np.arange(60).reshape(3, 4, 5)
+    for first, stop in itertools.combinations_with_replacement(range(61), 2):
+        found = [
+            numbers[tuple(slice(a, a + n) for a, n in zip(*box, strict=True))].reshape(-1)
+            for box in samples.boxes_of(numbers.shape, first, stop)
+        ]
+        assert np.concatenate([np.empty(0), *found]).tolist() == list(range(first, stop))
 
 
 def test_the_difference_is_what_was_added(tmp_path: Path) -> None:
@@ -404,20 +296,20 @@ def test_the_difference_is_what_was_added(tmp_path: Path) -> None:
         assert found["after"] == summary(view_at(store, 1), "w")
 
 
+LIMITS = np.array([-(2**63), 2**63 - 1, 5])
+UNSIGNED = np.array([0, 7], np.uint64), np.array([2**64 - 1, 6], np.uint64)
+BOOL = np.array([True, False]), np.array([False, False])
+
+
 @pytest.mark.parametrize(
     ("before", "after", "least", "most", "zeros"),
     [
-        (
-            np.array([-(2**63), 2**63 - 1, 5]),
-            np.array([2**63 - 1, -(2**63), 5]),
-            -(2.0**64),
-            2.0**64,
-            1,
-        ),
-        (np.array([0, 7], np.uint64), np.array([2**64 - 1, 6], np.uint64), -1.0, 2.0**64, 0),
-        (np.array([True, False]), np.array([False, False]), -1, 0, 1),
+        (LIMITS, LIMITS[[1, 0, 2]], -(2.0**64), 2.0**64, 1),
+        (*UNSIGNED, -1.0, 2.0**64, 0),
+        (*BOOL, -1, 0, 1),
+        (LIMITS, LIMITS, 0.0, 0.0, 3),
     ],
-    ids=["int64", "uint64", "bool"],
+    ids=["int64", "uint64", "bool", "equal"],
 )
 def test_differences_of_whole_numbers_do_not_overflow(
     before: Any, after: Any, least: float, most: float, zeros: int, tmp_path: Path
@@ -433,59 +325,23 @@ def test_what_is_the_same_has_not_changed_though_it_is_no_number(tmp_path: Path)
     assert (found["zeros"], found["nan"], found["inf"], found["max"]) == (2, 1, 0, 1.0)
 
 
-def test_equal_digests_spare_the_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    array = np.random.default_rng(10).standard_normal((100, 100))
-    reads: list[int] = []
-    plain = samples.Chunked.read
-
-    def read(self: samples.Chunked, start: int, stop: int) -> Any:
-        reads.append(stop - start)
-        return plain(self, start, stop)
-
-    monkeypatch.setattr(samples.Chunked, "read", read)
-    found = changed(tmp_path, array, array)
-    assert reads == [array.nbytes]  # of one of the two, for its own summary
-    assert found["before"] == found["after"]
-    same = found["difference"]
-    assert (same["seen"], same["zeros"], same["norm"]) == (10_000, 10_000, 0.0)
-    assert same["histogram"] == {"edges": [0.0, 0.0], "counts": [10_000]}
-
-
-def test_a_large_difference_is_of_the_same_elements(large: Any) -> None:
-    array, store, _ = large
-    found = difference(view_at(store, 0), view_at(store, 1), "w")
-    assert found["before"]["seen"] == found["after"]["seen"] == found["difference"]["seen"]
-    assert 0 < found["difference"]["seen"] < array.size
-    change = (array + np.float32(64)).astype(np.float64) - array
-    assert found["difference"]["max"] <= change.max()
-    assert found["difference"]["zeros"] == 0
-
-
 def test_tensors_of_other_shapes_or_dtypes_have_no_difference(tmp_path: Path) -> None:
     view_of(tmp_path, np.zeros((2, 3)), np.zeros((3, 2)), np.zeros((3, 2), np.float32))
     store = Store(tmp_path / "store")
-    with pytest.raises(BadOption, match=r"float64 \[2, 3\] in one and float64 \[3, 2\]"):
-        difference(view_at(store, 0), view_at(store, 1), "w")
-    with pytest.raises(BadOption, match="float32"):
-        difference(view_at(store, 1), view_at(store, 2), "w")
-
-
-# Pictures
+    for before in (0, 1):
+        with pytest.raises(BadOption):
+            difference(view_at(store, before), view_at(store, before + 1), "w")
 
 
 def cells(matrix: Any, rows: int, columns: int) -> Any:
     """The means of a matrix cut into so many rows and columns."""
     height, width = matrix.shape
+    tops = [height * i // rows for i in range(rows + 1)]
+    lefts = [width * j // columns for j in range(columns + 1)]
     return np.array(
         [
-            [
-                matrix[
-                    height * i // rows : height * (i + 1) // rows,
-                    width * j // columns : width * (j + 1) // columns,
-                ].mean(dtype=np.float64)
-                for j in range(columns)
-            ]
-            for i in range(rows)
+            [matrix[a:b, c:d].mean(dtype=np.float64) for c, d in itertools.pairwise(lefts)]
+            for a, b in itertools.pairwise(tops)
         ]
     )
 
@@ -501,7 +357,9 @@ def test_a_small_matrix_is_its_own_picture(look: Look) -> None:
     assert found["exact"] is True
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16", "int64", "uint8", "float64"])
+@pytest.mark.parametrize(
+    "dtype", kept(["float32", "float16", "int64", "uint8"], "float16", "int64")
+)
 def test_a_larger_matrix_is_the_mean_of_cells(look: Look, dtype: str) -> None:
     array = (50 + 10 * np.random.default_rng(12).standard_normal((700, 333))).astype(dtype)
     found = heatmap(look(array), "w", 64, 100)
@@ -516,9 +374,17 @@ def test_of_more_dimensions_the_last_two_are_shown(look: Look) -> None:
     found = heatmap(source, "w", index=(1, 2))
     assert (found["values"], found["index"]) == (array[1, 2].tolist(), [1, 2])
     assert heatmap(source, "w", index=(1,))["index"] == [1, 0]
-    for wrong in ((2, 0), (0, 3), (0, 0, 0), (-1,)):
-        with pytest.raises(BadOption, match="index"):
-            heatmap(source, "w", index=wrong)
+    for index in ((2, 0), (0, 3), (0, 0, 0), (-1,)):
+        with pytest.raises(BadOption):
+            heatmap(source, "w", index=index)
+    for bins in (7, 513, 0, -1):
+        with pytest.raises(BadOption):
+            summary(source, "w", bins)
+    for rows, columns in ((0, 5), (257, 5), (5, 0), (5, 257)):
+        with pytest.raises(BadOption):
+            heatmap(source, "w", rows, columns)
+    with pytest.raises(TensorNotFound):
+        summary(source, "other")
 
 
 def test_a_vector_is_one_row_or_is_wrapped(look: Look) -> None:
@@ -538,49 +404,28 @@ def test_means_of_huge_numbers_do_not_leave_the_range(look: Look) -> None:
     assert found["values"] == [[1.5e308, 1.5e308], [1.5e308, None]]
 
 
-def test_of_a_larger_matrix_some_bands_are_shown(
-    large: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_a_larger_matrix_some_bands_are_shown(large: Any, seams: Seams) -> None:
     array, store, _ = large
     exact = heatmap(view_at(store, 0), "w", 32, 16)
     assert exact["exact"] is True
     np.testing.assert_allclose(exact["values"], cells(array, 32, 16), rtol=1e-12)
-    monkeypatch.setattr("standfast.web.heatmaps.WHOLE", 32 << 20)
+    seams.bound("values of a whole heatmap", 32 << 20)
     found = heatmap(view_at(store, 0), "w", 32, 16)
     assert found["exact"] is False
     assert (found["rows"], len(found["row_spans"])) == (32, 32)
     looked = sum(b - a for a, b in found["row_spans"]) * COLUMNS * 4
     assert 31 << 20 < looked <= 32 << 20
     for (top, bottom), row in zip(found["row_spans"], found["values"], strict=True):
-        means = cells(array[top:bottom], 1, 16)[0]
-        np.testing.assert_allclose(row, means, rtol=1e-12)
+        np.testing.assert_allclose(row, cells(array[top:bottom], 1, 16)[0], rtol=1e-12)
 
 
-def test_of_very_long_rows_some_parts_are_shown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_very_long_rows_some_parts_are_shown(tmp_path: Path, seams: Seams) -> None:
     array = np.random.default_rng(13).integers(0, 200, (3, 17_000_000), np.uint8)
     view = view_of(tmp_path, array)
     exact = heatmap(view, "w", 2, 50)
     np.testing.assert_allclose(exact["values"], cells(array, 2, 50), rtol=1e-12)
-    monkeypatch.setattr("standfast.web.heatmaps.WHOLE", 48 << 20)
+    seams.bound("values of a whole heatmap", 48 << 20)
     found = heatmap(view, "w", 4, 50)
-    assert found["exact"] is False
-    assert (found["rows"], found["columns"]) == (1, 50)
+    assert (found["exact"], found["rows"], found["columns"]) == (False, 1, 50)
     (row, _), (left, right) = found["row_spans"][0], found["column_spans"][7]
     assert found["values"][0][7] == pytest.approx(array[row, left:right].mean())
-
-
-# Refusals
-
-
-def test_what_cannot_be_asked_is_refused(look: Look) -> None:
-    source = look(np.zeros(3))
-    for bins in (7, 513, 0, -1):
-        with pytest.raises(BadOption, match="bins"):
-            summary(source, "w", bins)
-    for rows, columns in ((0, 5), (257, 5), (5, 0), (5, 257)):
-        with pytest.raises(BadOption, match="1 to 256"):
-            heatmap(source, "w", rows, columns)
-    with pytest.raises(TensorNotFound):
-        summary(source, "other")

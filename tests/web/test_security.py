@@ -8,16 +8,18 @@ from __future__ import annotations
 import re
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
 import httpx
 import pytest
+from starlette.websockets import WebSocketDisconnect
 
 from standfast import Store
 from tests.web import stores
 from tests.web.api.client import Api
-from tests.web.browser.browser import Server, start
+from tests.web.browser.browser import start
 from tests.web.conftest import Serve
 
 
@@ -95,19 +97,22 @@ def test_a_page_with_another_origin_reads_nothing(port: int) -> None:
 
 
 def test_a_page_elsewhere_may_link_to_pages_and_do_nothing_else(port: int) -> None:
-    visit = {"Sec_Fetch_Mode": "navigate", "Sec_Fetch_Dest": "document"}
+    def fetched(mode: str, dest: str) -> dict[str, str]:
+        return {"Sec_Fetch_Mode": mode, "Sec_Fetch_Dest": dest}
+
+    link = fetched("navigate", "document")
     for site in ("cross-site", "same-site"):
-        assert ask(port, "/", Sec_Fetch_Site=site, **visit).status == 200
-        assert ask(port, "/lineage", Sec_Fetch_Site=site, **visit).status == 200
+        assert ask(port, "/", Sec_Fetch_Site=site, **link).status == 200
+        assert ask(port, "/lineage", Sec_Fetch_Site=site, **link).status == 200
         for path, method, headers in (
-            ("/api/v1/runs", "GET", visit),
-            ("/static/style.css", "GET", visit),
-            ("/", "POST", visit),
-            ("/", "GET", {"Sec_Fetch_Mode": "navigate", "Sec_Fetch_Dest": "iframe"}),
-            ("/", "GET", {"Sec_Fetch_Mode": "no-cors", "Sec_Fetch_Dest": "script"}),
-            ("/static/style.css", "GET", {"Sec_Fetch_Mode": "no-cors", "Sec_Fetch_Dest": "style"}),
-            ("/plotly.js", "GET", {"Sec_Fetch_Mode": "no-cors", "Sec_Fetch_Dest": "script"}),
-            ("/api/v1/runs", "GET", {"Sec_Fetch_Mode": "cors", "Sec_Fetch_Dest": "empty"}),
+            ("/api/v1/runs", "GET", link),
+            ("/static/style.css", "GET", link),
+            ("/", "POST", link),
+            ("/", "GET", fetched("navigate", "iframe")),
+            ("/", "GET", fetched("no-cors", "script")),
+            ("/static/style.css", "GET", fetched("no-cors", "style")),
+            ("/plotly.js", "GET", fetched("no-cors", "script")),
+            ("/api/v1/runs", "GET", fetched("cors", "empty")),
             ("/", "GET", {}),
         ):
             answer = ask(port, path, method, Sec_Fetch_Site=site, **headers)
@@ -149,17 +154,10 @@ def test_what_is_in_an_address_is_text_on_its_page(port: int) -> None:
 
 def test_no_path_leads_out_of_what_is_served(port: int) -> None:
     for path in (
-        "/static/../app.py",
-        "/static/..%2fapp.py",
-        "/static/%2e%2e/app.py",
-        "/static/%2e%2e%2fapp.py",
-        "/static/..%5capp.py",
-        "/static//etc/passwd",
-        "/static/%2fetc%2fpasswd",
-        "/static/..%00/app.py",
-        "/../../etc/passwd",
-        "/templates/base.html",
-        "/static/../templates/base.html",
+        *("/static/../app.py", "/static/..%2fapp.py", "/static/%2e%2e/app.py"),
+        *("/static/%2e%2e%2fapp.py", "/static/..%5capp.py", "/static//etc/passwd"),
+        *("/static/%2fetc%2fpasswd", "/static/..%00/app.py", "/../../etc/passwd"),
+        *("/templates/base.html", "/static/../templates/base.html"),
         "/runs/..%2f..%2fetc%2fpasswd/x",
     ):
         answer = ask(port, path)
@@ -167,59 +165,65 @@ def test_no_path_leads_out_of_what_is_served(port: int) -> None:
         assert b"import " not in answer.body
         assert b"root:" not in answer.body
     for path in (
-        "/api/v1/runs/..%2f..%2fetc",
-        "/api/v1/runs/%2e%2e",
-        "/api/v1/checkpoints/..%2f..%2f/1",
-        "/api/v1/checkpoints/%00/1/record",
-        "/api/v1/tensor?ref=../../etc@1&name=x",
-        "/api/v1/tensor?path=../../../../etc/passwd&name=x",
-        "/api/v1/files?path=../../..",
-        "/api/v1/files?path=/etc/passwd",
-        "/api/v1/mesh?path=/etc/passwd",
+        *("runs/..%2f..%2fetc", "runs/%2e%2e", "checkpoints/..%2f..%2f/1"),
+        *("checkpoints/%00/1/record", "tensor?ref=../../etc@1&name=x", "files?path=../../.."),
+        *("tensor?path=../../../../etc/passwd&name=x", "files?path=/etc/passwd"),
+        "mesh?path=/etc/passwd",
     ):
-        assert ask(port, path).status in (400, 403, 404), path
+        assert ask(port, f"/api/v1/{path}").status in (400, 403, 404), path
+
+
+class Elsewhere(NamedTuple):
+    """A server that listens beyond this machine."""
+
+    port: int
+    token: str
+    log: Path
 
 
 @pytest.fixture(scope="module")
-def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """One that listens beyond this machine."""
+def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Elsewhere]:
     folder = tmp_path_factory.mktemp("elsewhere")
-    server = start(stores.empty(folder / "store"), folder / "log", host="0.0.0.0")
-    yield server
-    server.stop()
+    log = folder / "log"
+    stores.empty(folder / "store")
+    program = start(folder / "store", log, "--host", "0.0.0.0")
+    (line,) = (line for line in log.read_text().splitlines() if "http" in line)
+    yield Elsewhere(urlsplit(program.url).port or 0, line.partition("?token=")[2], log)
+    program.stop()
 
 
-def token_of(server: Server) -> str:
-    (line,) = (line for line in server.log.read_text().splitlines() if "http" in line)
-    return line.partition("?token=")[2]
-
-
-def test_beyond_this_machine_a_token_is_needed(elsewhere: Server) -> None:
-    port, token = urlsplit(elsewhere.url).port, token_of(elsewhere)
-    assert port is not None
+def test_beyond_this_machine_a_token_is_needed(elsewhere: Elsewhere) -> None:
+    port, token, _ = elsewhere
     assert len(token) >= 32
     for path in (
-        "/",
-        "/api/v1/runs",
-        "/static/style.css",
-        "/plotly.js",
-        "/?token=",
-        "/?token=wrong",
-        f"/?token={token[:-1]}",
-        f"/?token={token}x",
-        f"/?Token={token}",
+        *("/", "/api/v1/runs", "/static/style.css", "/plotly.js", "/?token=", "/?token=wrong"),
+        *(f"/?token={token[:-1]}", f"/?token={token}x", f"/?Token={token}"),
     ):
         answer = ask(port, path)
         assert answer.status == 403, path
         assert "set-cookie" not in answer.head
-    assert ask(port, Cookie=f"standfast_{port}={token}").status == 403, "the token is no cookie"
-    assert ask(port, Cookie=f"standfast_{port}=").status == 403
-    assert ask(port, Authorization=f"Bearer {token}").status == 200
-    assert ask(port, Authorization="Bearer wrong").status == 403
+    for wrong in (
+        {"Cookie": f"standfast_{port}={token}"},
+        {"Cookie": f"standfast_{port}="},
+        {"Authorization": "Bearer wrong"},
+    ):
+        assert ask(port, **wrong).status == 403
+    known = {"Authorization": f"Bearer {token}"}
+    assert ask(port, **known).status == 200
+    # Names and origins are checked all the same.
+    assert ask(port, Host=f"{socket.gethostname()}:{port}", **known).status == 200
+    assert ask(port, Host=f"192.168.7.7:{port}", **known).status == 200
+    for also in (
+        {"Host": f"attacker.example:{port}"},
+        {"Host": f"192.168.7.7:{port + 1}"},
+        {"Origin": "http://attacker.example"},
+        {"Sec_Fetch_Site": "cross-site"},
+    ):
+        assert ask(port, **also, **known).status == 403
 
 
-def test_the_token_is_exchanged_for_a_cookie_and_leaves_the_address(elsewhere: Server) -> None:
-    port, token = urlsplit(elsewhere.url).port, token_of(elsewhere)
+def test_the_token_is_exchanged_for_a_cookie_and_leaves_the_address(elsewhere: Elsewhere) -> None:
+    port, token, log = elsewhere
     with httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
         answer = client.get(f"/lineage?a=1&token={token}&b=%26")
         assert answer.status_code == 303
@@ -230,32 +234,14 @@ def test_the_token_is_exchanged_for_a_cookie_and_leaves_the_address(elsewhere: S
         assert token.lower() not in cookie
         assert client.get("/api/v1/runs").status_code == 200
         assert client.get("/").status_code == 200
-        again = client.get(f"/?token={token}")
-        assert again.headers["location"] == "/", "it leaves the address then, too"
-    assert port is not None
+        assert client.get(f"/?token={token}").headers["location"] == "/"
     for path in ("//elsewhere.example/", "/%2f/elsewhere.example", "/%5celsewhere.example"):
         head = ask(port, f"{path}?token={token}").head
         assert re.search(r"\nlocation: /[^/\\]", head), path
-    assert elsewhere.log.read_text().count(token) == 1, "it is printed once, and never logged"
-
-
-def test_with_a_token_names_and_origins_are_checked_all_the_same(elsewhere: Server) -> None:
-    port = urlsplit(elsewhere.url).port
-    assert port is not None
-    known = {"Authorization": f"Bearer {token_of(elsewhere)}"}
-    assert ask(port, Host=f"{socket.gethostname()}:{port}", **known).status == 200
-    assert ask(port, Host=f"192.168.7.7:{port}", **known).status == 200
-    assert ask(port, Host=f"attacker.example:{port}", **known).status == 403
-    assert ask(port, Host=f"192.168.7.7:{port + 1}", **known).status == 403
-    assert ask(port, Origin="http://attacker.example", **known).status == 403
-    assert ask(port, Sec_Fetch_Site="cross-site", **known).status == 403
+    assert log.read_text().count(token) == 1, "it is printed once, and never logged"
 
 
 def test_there_are_no_websockets(small: Store) -> None:
-    from starlette.websockets import WebSocketDisconnect
-
-    with (
-        pytest.raises(WebSocketDisconnect),
-        Api(small).client.websocket_connect("/api/v1/runs"),
-    ):
+    client = Api(small).client
+    with pytest.raises(WebSocketDisconnect), client.websocket_connect("/api/v1/runs"):
         pass

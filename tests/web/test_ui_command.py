@@ -2,37 +2,42 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+import webbrowser
+from contextlib import ExitStack, redirect_stdout, suppress
 from pathlib import Path
+from queue import SimpleQueue
 from urllib.parse import urlsplit
 
 import httpx
 import pytest
 
 from standfast import Store
+from standfast.cli.app import run
+from tests.kit.cases import kept
 from tests.kit.cli import call
-from tests.web.browser.browser import start
+from tests.kit.seams import Seams
 
-LONG = pytest.mark.long
-MAIN = "from standfast.cli import main; main()"
 UI = "standfast.cli.commands.ui"
 LIBRARIES = ("starlette", "uvicorn", "jinja2", "plotly", "anyio", "httpx", "torch", "sklearn")
+PROGRAM = """
+import sys
+from standfast.cli.app import run
 
+for arguments in (["--help"], ["ls"], ["show", "latest"]):
+    try:
+        run(arguments)
+    except SystemExit as left:
+        assert not left.code
+print(*sys.modules, file=sys.stderr, flush=True)  # what other commands import
+sys.argv[:1] = ["standfast", "ui"]
 
-def port_of(url: str) -> int:
-    port = urlsplit(url).port
-    assert port is not None
-    return port
-
-
-SLOW = """
 import time
 from standfast.web import changes
 from standfast.web.api import checkpoints
@@ -50,134 +55,116 @@ sys.exit(connection.getresponse().status != 200)
 """
 
 
-@contextmanager
-def slow(small: Store) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A server that has long answers, and its address; it must have ended, and said no more."""
-    place = str(Path(small.url).parent)
-    command = [sys.executable, "-c", SLOW, "ui", place, "--no-open", "--port", "0"]
-    with subprocess.Popen(command, stdout=-1, stderr=subprocess.STDOUT, text=True) as process:
+def port_of(url: str) -> int:
+    port = urlsplit(url).port
+    assert port is not None
+    return port
+
+
+@pytest.mark.parametrize("number", kept([signal.SIGINT, signal.SIGTERM], signal.SIGINT))
+def test_it_outlives_who_leaves_and_ends_at_once_when_told_to(small: Store, number: int) -> None:
+    """One program, with answers that take for ever, is found by the folder around."""
+    place = Path(small.url).parent
+    command = [sys.executable, "-c", PROGRAM, "--no-open"]
+    environment = {name: text for name, text in os.environ.items() if name != "STANDFAST_STORE"}
+    with (
+        subprocess.Popen(
+            command, stdout=-1, stderr=-1, text=True, cwd=place / "logs", env=environment
+        ) as process,
+        ExitStack() as ending,
+    ):
+        ending.callback(process.kill)
         assert process.stdout is not None
-        try:
-            yield process, process.stdout.readline().strip()
-            assert process.wait(60) == 0
-            assert process.stdout.read() == ""
-        finally:
-            process.kill()
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=LONG)])
-def test_it_ends_at_once_and_well_when_told_to(small: Store, number: int) -> None:
-    with slow(small) as (process, url):
+        assert process.stderr is not None
+        imported = process.stderr.readline().split()
+        assert "standfast.cli.commands.show" in imported
+        assert not {name for name in imported if name.partition(".")[0] in LIBRARIES}
+        assert not {name for name in imported if name.startswith(("standfast.web", UI))}
+        for line in process.stdout:
+            if line.startswith("http"):
+                break
+        assert re.fullmatch(r"http://127\.0\.0\.1:\d+/\n", line)
+        url, port = line.strip(), port_of(line)
+        assert 7433 <= port < 7533
+        assert httpx.get(f"{url}api/v1/store").json()["url"] == small.url
+        # A refusal is answered so fast that the server does not know yet that nobody is there.
+        for _ in range(50):
+            with socket.create_connection(("127.0.0.1", port)) as leaving:
+                leaving.sendall(b"GET / HTTP/1.1\r\nHost: elsewhere.example\r\n\r\n")
         state = httpx.get(f"{url}api/v1/store").json()["state"]
         path = f"/api/v1/store?wait={state}&seconds=600"
-        command = [sys.executable, "-c", ASKING, str(port_of(url)), path]
-        waiting = subprocess.Popen(command, stdout=-1, text=True)
+        waiting = ending.enter_context(
+            subprocess.Popen([sys.executable, "-c", ASKING, str(port), path], stdout=-1, text=True)
+        )
         assert waiting.stdout is not None
         assert waiting.stdout.readline() == "asked\n"
-        with pytest.raises(httpx.ReadTimeout):  # this would take for ever
+        with pytest.raises(httpx.ReadTimeout):
             httpx.get(f"{url}api/v1/compare?before=gpt&after=gpt", timeout=1)
         httpx.get(f"{url}api/v1/store")  # who asked before is heard by now
         process.send_signal(number)
-    assert waiting.wait(60) == 0, "those who wait are answered"
-    waiting.stdout.close()
+        assert process.wait(60) == 0
+        assert waiting.wait(60) == 0, "those who wait are answered"
+        assert process.stdout.read() == ""
+        assert [line for line in process.stderr if not line.startswith("port ")] == []
 
 
-def test_it_outlives_those_who_leave_before_they_are_answered(small: Store, tmp_path: Path) -> None:
-    """As every browser does whose page is closed."""
-    server = start(small, tmp_path / "log")
-    # What is refused is answered so fast that the server does not know yet that nobody is there.
-    request = b"GET / HTTP/1.1\r\nHost: elsewhere.example\r\n\r\n"
-    try:
-        for _ in range(50):
-            with socket.create_connection(("127.0.0.1", port_of(server.url))) as leaving:
-                leaving.sendall(request)
-        assert httpx.get(f"{server.url}/api/v1/store").status_code == 200
-        assert server.process.poll() is None
-    finally:
-        server.stop()
-    assert server.process.returncode == 0
-    assert re.fullmatch(r"http://127\.0\.0\.1:\d+/\n", server.log.read_text())
+@pytest.fixture
+def ui(seams: Seams) -> None:
+    """The command ends where it would serve."""
+    uvicorn = pytest.importorskip("uvicorn")
+
+    def ended(run: object, sockets: list[socket.socket]) -> None:
+        sockets[0].close()
+        raise SystemExit(0)
+
+    seams.system(uvicorn.Server, run=ended)
 
 
-def test_it_is_found_by_environment_and_by_the_folder_around_and_takes_the_next_free_port(
-    small: Store, tmp_path: Path
+@pytest.mark.usefixtures("ui")
+def test_it_takes_the_next_free_port_and_what_cannot_be_served_is_refused(
+    small: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = Path(small.url).parent
-    command = [sys.executable, "-c", MAIN, "ui", "--no-open"]
-    around, named = {"cwd": place / "logs"}, {"env": {**os.environ, "STANDFAST_STORE": str(place)}}
     with ExitStack() as ending:
-        ports = []
-        for options in (around, {"cwd": tmp_path, **named}):
-            process = subprocess.Popen(command, stdout=-1, stderr=-1, text=True, **options)
-            ending.enter_context(process)
-            ending.callback(process.terminate)
-            url = process.stdout.readline().strip()
-            assert httpx.get(f"{url}api/v1/store").json()["url"] == small.url
-            ports.append(port_of(url))
-        assert 7433 <= ports[0] < ports[1] < 7533
-        assert "port 7433 is taken" in process.stderr.readline()
-
-
-def test_what_cannot_be_served_is_refused(small: Store, tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port, place = str(taken.getsockname()[1]), str(Path(small.url).parent)
+        taken = ending.enter_context(socket.create_server(("127.0.0.1", 0)))
+        with suppress(OSError):  # another process has it
+            ending.enter_context(socket.create_server(("127.0.0.1", 7433)))
+        monkeypatch.setenv("STANDFAST_STORE", str(place))
+        done = call("ui", "--no-open")
+        assert 7433 < port_of(done.out.strip()) < 7533
+        assert "7433" in done.err
+        port = str(taken.getsockname()[1])
         for arguments, told in (
-            ((tmp_path, "--port", "0"), "no store"),
-            ((place, "--files", tmp_path / "none"), "no folder"),
-            ((place, "--port", port), f"port {port}: "),
+            ((tmp_path, "--port", "0"), str(tmp_path)),
+            ((place, "--files", tmp_path / "none"), "--files"),
+            ((place, "--port", port), port),
             ((place, "--host", "no.such.host.invalid"), "no.such.host.invalid"),
         ):
             done = call("ui", *arguments, "--no-open")
             assert done.code == 2
             assert told in done.err
-
-
-def test_without_the_extra_it_says_what_to_install(
-    small: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "starlette", None)
-    done = call("ui", Path(small.url).parent, "--no-open", "--port", "0")
+    monkeypatch.setitem(sys.modules, "starlette", None)  # type: ignore[arg-type]
+    done = call("ui", place, "--no-open", "--port", "0")
     assert done.code == 2
     assert "pip install" in done.err
 
 
-def test_on_a_terminal_it_opens_the_browser_unless_told_not_to(
-    small: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    opened: list[str] = []
-    monkeypatch.setattr("standfast.cli.commands.ui._open", opened.append)
-    monkeypatch.setattr("standfast.cli.commands.ui._run", lambda app, listening: listening.close())
-    place = str(Path(small.url).parent)
-    call("ui", place, "--port", "0")
-    assert opened == [], "nobody looks at a pipe"
-    monkeypatch.setattr("standfast.cli.commands.ui.on_terminal", lambda: True)
-    call("ui", place, "--port", "0", "--no-open")
-    assert opened == []
-    done = call("ui", place, "--port", "0")
-    assert opened == [done.out.strip()]
+class Screen(io.StringIO):
+    """A terminal."""
+
+    def isatty(self) -> bool:
+        return True
 
 
-ALONE = """
-import sys
-from standfast.cli.app import run
-for arguments in (["--help"], ["ls"], ["show", "latest"]):
-    try:
-        run(arguments)
-    except SystemExit as left:
-        assert not left.code
-print(*sys.modules, file=sys.stderr)
-"""
-
-
-def test_nothing_else_imports_any_of_it(small: Store) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", ALONE],
-        env={**os.environ, "STANDFAST_STORE": str(Path(small.url).parent)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    imported = done.stderr.split()
-    assert "standfast.cli.commands.show" in imported
-    assert not {name for name in imported if name.partition(".")[0] in LIBRARIES}
-    assert not {name for name in imported if name.startswith(("standfast.web", UI))}
+@pytest.mark.usefixtures("ui")
+def test_on_a_terminal_it_opens_the_browser_unless_told_not_to(small: Store, seams: Seams) -> None:
+    opened = SimpleQueue[str]()
+    seams.system(webbrowser, open=lambda _, url: opened.put(url))
+    command, screen = ["ui", str(Path(small.url).parent), "--port", "0"], Screen()
+    call(*command)
+    with redirect_stdout(screen):
+        for options in (["--no-open"], []):
+            with pytest.raises(SystemExit):
+                run([*command, *options])
+    assert opened.get(timeout=60) == screen.getvalue().splitlines()[-1]
+    assert opened.empty()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +10,9 @@ import pytest
 from standfast import Store
 from standfast.display.output import hash_text
 from standfast.store.schema import names
+from tests.cli.conftest import Cli
 from tests.cli.experiments import HP, make_experiments, make_run
-from tests.kit.cli import Terminal, at, call
+from tests.kit.cli import Terminal, at, call, copy_of
 
 
 @pytest.fixture(scope="module")
@@ -29,9 +29,11 @@ def section(lines: list[str], title: str) -> list[str]:
     return [line.strip() for line in rest[: inside.index(False) if False in inside else None]]
 
 
-def test_the_group_of_the_hash_that_differs_is_marked(store: Store, terminal: Terminal) -> None:
+def test_the_group_of_the_hash_that_differs_is_marked(
+    store: Store, cli: Cli, terminal: Terminal
+) -> None:
     base, wide = (hash_text(store.find_run(name).hash) for name in ("base", "wide"))
-    done = call("diff", "base@300", "wide", *at(store))
+    done = cli("diff", "base@300", "wide")
     assert done.code == 3
     assert done.lines[:3] == [f"base@300  {base}", f"wide@300  {wide}", f"{'':10}^^^^^^^^ ^^^^^^^^"]
     shown = terminal("diff", "base@300", "wide", *at(store))
@@ -40,15 +42,15 @@ def test_the_group_of_the_hash_that_differs_is_marked(store: Store, terminal: Te
     assert "^" not in shown
 
 
-def test_each_kind_of_change_has_a_section(store: Store) -> None:
-    lines = call("diff", "base@400", "low@400", *at(store)).lines
+def test_each_kind_of_change_has_a_section(store: Store, cli: Cli) -> None:
+    lines = cli("diff", "base@400", "low@400").lines
     assert section(lines, "hyperparameters") == ["lr: 0.1 → 0.01"]
     assert lines[5:] == ["2 tensors have the same digests in both (verify reads them)"]
-    lines = call("diff", "base@300", "wide", *at(store)).lines
+    lines = cli("diff", "base@300", "wide").lines
     assert section(lines, "layers") == ["layer.weight: float32 3×4 → 5×4"]
     assert section(lines, "hyperparameters") == []
     assert lines[-2].split()[:2] == ["model.layer.weight", "shape"]
-    lines = call("diff", "low@400", "less", *at(store)).lines
+    lines = cli("diff", "low@400", "less").lines
     assert section(lines, "samples") == [
         "2 added: 20, 21",
         "5 removed: 0, 1, 2, 3, 4",
@@ -57,42 +59,36 @@ def test_each_kind_of_change_has_a_section(store: Store) -> None:
     ]
     assert section(lines, "metrics") == ["loss: 0.25 → 0.2", "accuracy: 0.975 → 0.98"]
     assert section(lines, "values") == ["step: 400 → 500"]
-
-
-def test_a_run_without_a_checkpoint_can_be_compared(store: Store) -> None:
-    done = call("diff", "empty", "base", *at(store))
-    assert done.code == 3
-    assert done.lines[0].startswith("empty, no checkpoint  ")
-    assert section(done.lines, "hyperparameters")[0] == "lr: 5 → 0.1"
-    assert section(done.lines, "layers") == ["only base@400 was given a model"]
-    assert section(done.lines, "samples") == ["only base@400 was given data"]
-    assert done.lines[-1] == "no tensors to compare: empty without a checkpoint"
-    assert call("diff", "empty", "empty", *at(store)).code == 0
-    assert call("diff", "empty@latest", "base", *at(store)).code == 2
-    assert call("diff", "nobody", "base", *at(store)).code == 2
-
-
-def test_scripts_get_everything(store: Store) -> None:
-    found = call("diff", "low@400", "less", "--json", *at(store)).json
-    less = store.find_run("less")
+    found, less = cli("diff", "low@400", "less", "--json").json, store.find_run("less")
     assert (found["before"], found["runs"][1]["run"]) == ("low@400", less.hash)
     assert found["runs"][1]["data"] == less.hash[16:]
     assert (found["identity"], found["trial"]) == (["hp", "data"], None)
     assert found["samples"]["removed"] == [0, 1, 2, 3, 4]
     assert found["samples"]["tags"] == {"5": {"before": ["hard"], "after": ["hard", "dog"]}}
     assert found["metadata"]["metrics"]["after"]["loss"] == 0.2
-    found = call("diff", "empty", "base@300", "--json", *at(store)).json
+    found = cli("diff", "base@300", "wide", "--json").json
+    assert found["layers"]["tensors"]["layer.weight"]["after"]["shape"] == [5, 4]
+
+
+def test_a_run_without_a_checkpoint_can_be_compared(cli: Cli) -> None:
+    done = cli("diff", "empty", "base")
+    assert done.code == 3
+    assert done.lines[0].startswith("empty, no checkpoint  ")
+    assert section(done.lines, "hyperparameters")[0] == "lr: 5 → 0.1"
+    assert section(done.lines, "layers") == ["only base@400 was given a model"]
+    assert section(done.lines, "samples") == ["only base@400 was given data"]
+    found = cli("diff", "empty", "base@300", "--json").json
     assert found["hyperparameters"]["version"] == {"after": "1.0", "counts": True}
     assert found["layers"] is None
-    found = call("diff", "base@300", "wide", "--json", *at(store)).json
-    assert found["layers"]["tensors"]["layer.weight"]["after"]["shape"] == [5, 4]
+    assert cli("diff", "empty", "empty").code == 0
+    for before in ("empty@latest", "nobody"):
+        assert cli("diff", before, "base").code == 2
 
 
 def test_layers_that_nobody_described_are_those_of_the_tensors(
     store: Store, tmp_path: Path
 ) -> None:
-    shutil.copytree(Path(store.url).parent, tmp_path / "copy")
-    copy = Store(tmp_path / "copy")
+    copy = copy_of(store, tmp_path / "copy")
     copy.backend.delete([names.architecture_file(copy.find_run("base").hash)])
     lines = call("diff", "base", "wide", *at(copy)).lines
     assert section(lines, "layers") == ["layer.weight: float32 3×4 → 5×4"]
@@ -137,8 +133,7 @@ def test_metrics_that_look_the_same_have_all_their_digits(tmp_path: Path) -> Non
 def test_a_name_is_no_hyperparameter_that_changed(tmp_path: Path, given: dict[str, Any]) -> None:
     store = Store(tmp_path / "store")
     first = store.run("seed0", **given)
-    parent = first.save(1, {})
-    second = store.run("seed1", **given, parent=parent)
+    second = store.run("seed1", **given, parent=first.save(1, {}))
     for name in ("seed0", "better"):
         first.rename(name)
         found = call("diff", first.hash, second.hash, *at(store))

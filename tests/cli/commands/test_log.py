@@ -13,6 +13,7 @@ from standfast.display.output import hash_text
 from standfast.store.schema import names
 from standfast.store.schema.record import Place
 from standfast.store.schema.run_file import encode
+from tests.cli.conftest import Cli
 from tests.cli.experiments import make_experiments
 from tests.kit.cli import Terminal, at, call, copy_of, put
 
@@ -24,13 +25,14 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 def shortened(line: str) -> str:
     """A line without hash, time and the spaces that align it."""
-    return re.sub(r"[0-9a-f]{8}(_[0-9a-f]{8}){2}|\d{4}-\d\d-\d\d .*$| {2,}", " ", line).strip()
+    line = re.sub(r"[0-9a-f]{8}(_[0-9a-f]{8}){2}|\d{4}-\d\d-\d\d .*$", " ", line)
+    return re.sub(" +", " ", line).strip()
 
 
-def test_the_lineage_is_a_tree(store: Store) -> None:
-    done = call("log", *at(store))
+def test_the_lineage_is_a_tree(store: Store, cli: Cli, terminal: Terminal) -> None:
+    done = cli("log")
     assert done.code == 0
-    assert [re.sub(" +", " ", shortened(line)) for line in done.lines] == [
+    assert [shortened(line) for line in done.lines] == [
         "empty no checkpoint",
         "sweep 3 checkpoints, 10–30",
         "lr 1; best 30: loss 3.333",
@@ -45,42 +47,31 @@ def test_the_lineage_is_a_tree(store: Store) -> None:
         "└─ less 1 checkpoint, 500",
         "from 400: data: 9 samples; best 500: loss 0.2",
     ]
-    assert done.lines[7].split()[2] == hash_text(store.find_run("wide").hash)
-
-
-def test_a_terminal_marks_the_groups_that_differ_from_the_parent(
-    store: Store, terminal: Terminal
-) -> None:
     wide = store.find_run("wide").hash
+    assert done.lines[7].split()[2] == hash_text(wide)
     shown = terminal("log", *at(store))
-    assert f"\x1b[33m{wide[8:16]}\x1b[0m" in shown
+    assert f"\x1b[33m{wide[8:16]}\x1b[0m" in shown, "the group that differs from the parent"
     assert f"\x1b[2m{wide[16:]}\x1b[0m" in shown
-    assert "… and 5 more; --all lists them" in terminal("log", "-n", "2", *at(store))
-
-
-def test_the_lineage_for_scripts(store: Store) -> None:
-    runs = {each["run"]: each for each in call("log", "--json", *at(store)).json}
-    base, low = store.find_run("base"), store.find_run("low")
-    found = runs[low.hash]
-    assert found["parent"]["run"] == base.hash
-    assert found["parent_is_there"]
-    assert (found["checkpoints"], found["first_step"], found["last_step"]) == (2, 300, 400)
-    assert found["best"]["metrics"]["loss"] == 0.25
+    assert "5 more; --all" in terminal("log", "-n", "2", *at(store))
+    runs = {each["run"]: each for each in cli("log", "--json").json}
+    base, low = store.find_run("base"), runs[store.find_run("low").hash]
+    assert (low["parent"]["run"], low["parent_is_there"]) == (base.hash, True)
+    assert (low["checkpoints"], low["first_step"], low["last_step"]) == (2, 300, 400)
+    assert low["best"]["metrics"]["loss"] == 0.25
     changed = {"lr": {"before": 0.1, "after": 0.01, "counts": True}}
-    assert found["changes"]["hyperparameters"] == changed
+    assert low["changes"]["hyperparameters"] == changed
     assert runs[base.hash]["parent"] is None
     assert len(runs) == 7
 
 
-def test_the_history_of_a_run_goes_back_to_the_beginning(store: Store) -> None:
-    lines = call("log", "less", *at(store)).lines
+def test_the_history_of_a_run_goes_back_to_the_beginning(cli: Cli) -> None:
+    lines = cli("log", "less").lines
     told = [line.split()[0] for line in lines if line and not line.startswith("step")]
     assert told == "less 500 branched low 400 300 branched base 200 100".split()
     assert "branched from low@400: data: 9 samples" in lines
     assert "branched from base@200: lr 0.1 → 0.01" in lines
-    lines = call("log", "less", "-n", "2", *at(store)).lines
-    assert lines[-1] == "… and 3 older; --all lists them"
-    found = call("log", "less", "--json", *at(store)).json
+    assert "3 older; --all" in cli("log", "less", "-n", "2").lines[-1]
+    found = cli("log", "less", "--json").json
     assert [(e["name"], [c["step"] for c in e["checkpoints"]]) for e in found] == [
         ("less", [500]),
         ("low", [400, 300]),
@@ -91,13 +82,14 @@ def test_the_history_of_a_run_goes_back_to_the_beginning(store: Store) -> None:
 
 def test_a_parent_that_is_deleted_is_named(store: Store, tmp_path: Path) -> None:
     copy = copy_of(store, tmp_path / "copy")
-    copy.find_run("base").delete(200)
+    base = copy.find_run("base")
+    base.delete(200)
     assert "from 200, which is deleted: lr 0.1 → 0.01" in call("log", *at(copy)).out
     assert "branched from base@200, which is gone" in call("log", "low", *at(copy)).out
-    base = copy.find_run("base")
+    assert f"parent: {base.hash}@200, which is gone" in call("show", "low@300", *at(copy)).out
     base.delete_all()
-    assert f"from {base.hash}@200, which is gone" in call("log", *at(copy)).out
-    assert f"branched from {base.hash}@200, which is gone" in call("log", "low", *at(copy)).out
+    for arguments in ((), ("low",)):
+        assert f"from {base.hash}@200, which is gone" in call("log", *arguments, *at(copy)).out
 
 
 def test_run_files_that_lie_are_printed_all_the_same(store: Store, tmp_path: Path) -> None:
@@ -125,8 +117,8 @@ def test_roots_of_one_name_are_told_apart_by_what_counts_first(tmp_path: Path) -
         "lr 0.1, trial 2, root_log_dir 'y' (not in the hash)",
         "lr 0.2, root_log_dir 'y' (not in the hash)",
     }
-    first.save(1, {})
-    store.run("again", {"a": 1, "root_log_dir": "z", "lr": 0.1}, trial=3, parent=first.checkpoint())
+    parent = first.save(1, {})
+    store.run("again", {"a": 1, "root_log_dir": "z", "lr": 0.1}, trial=3, parent=parent)
     text = "from 1: trial — → 3, root_log_dir 'x' → 'z' (not in the hash)"
     assert text in call("log", *at(store)).out
 
@@ -135,36 +127,30 @@ def test_a_narrow_terminal_cuts_what_changed_before_the_best(
     tmp_path: Path, terminal: Terminal
 ) -> None:
     store = Store(tmp_path / "store")
-    first = store.run("first", {"schedule": "x" * 30})
-    first.save(1, {})
-    second = store.run(
-        "second", {"schedule": "y" * 30, "other": "z" * 30}, parent=first.checkpoint()
-    )
+    first = store.run("first", {"schedule": "x" * 30}).save(1, {})
+    second = store.run("second", {"schedule": "y" * 30, "other": "z" * 30}, parent=first)
     second.save(2, {}, {"loss": 0.125}, best=True)
     (line,) = (line for line in terminal("log", *at(store)).splitlines() if "best" in line)
     assert re.search(r"from 1: schedule 'x+' → '.*…; best 2: loss 0\.125", line)
 
 
-def test_a_name_stands_for_all_runs_that_have_it(store: Store) -> None:
+def test_a_name_stands_for_all_runs_that_have_it(store: Store, cli: Cli) -> None:
     runs = [each.run for each in store.index.runs(name="sweep")]
-    done = call("log", "sweep", *at(store))
-    assert done.code == 0
-    assert [line for line in done.lines if "sweep" in line] == [
+    lines = cli("log", "sweep").lines
+    assert [line for line in lines if "sweep" in line] == [
         f"sweep  {hash_text(run)}" for run in runs
     ]
-    assert [line.split()[0] for line in done.lines if line[:4].strip().isdecimal()] == [
-        *("30", "20", "10"),
-        *("30", "20", "10"),
-    ]
-    found = call("log", "sweep", "--json", *at(store)).json
+    steps = [line.split()[0] for line in lines if line[:4].strip().isdecimal()]
+    assert steps == ["30", "20", "10"] * 2
+    found = cli("log", "sweep", "--json").json
     assert [each["history_of"] for each in found] == [each["run"] for each in found] == runs
-    assert call("log", "nobody", *at(store)).code == 2
-    assert call("log", "empty", *at(store)).lines[1:] == ["no checkpoint"]
+    assert cli("log", "nobody").code == 2
+    assert cli("log", "empty").lines[1:] == ["no checkpoint"]
 
 
 def test_why_checkpoints_are_kept_and_why_others_were_deleted(store: Store, tmp_path: Path) -> None:
-    assert "all checkpoints are kept" in call("log", "--retention", *at(store)).out
     copy = copy_of(store, tmp_path / "copy")
+    assert "all checkpoints are kept" in call("log", "--retention", *at(copy)).out
     copy.resolve("base@100").tag("paper")
     copy.find_run("base").retain(KeepLast(1))
     copy.find_run("base").set_monitor("accuracy", "max")
@@ -175,13 +161,10 @@ def test_why_checkpoints_are_kept_and_why_others_were_deleted(store: Store, tmp_
     lines = call("log", "--retention", *at(copy)).lines
     assert lines[:2] == [f"base  {hash_text(copy.find_run('base').hash)}", "keeps the last"]
     told = {line.split()[0]: " ".join(line.split()[1:]) for line in lines[3:]}
+    assert list(told) == ["400", "300", "200", "100"]
     assert told["400"] == "kept the latest of its run; the best of its run; the newest"
     assert told["100"] == "kept tagged 'paper'"
-    assert re.fullmatch(
-        r"deleted by policy \d{4}-\d\d-\d\d [\d:]{8} [\d.]+ kB not among those that are kept",
-        told["300"],
-    )
-    assert list(told) == ["400", "300", "200", "100"]
+    assert told["300"].startswith("deleted by policy 20")
     (found,) = call("log", "--retention", "--json", *at(copy)).json
     assert [each["step"] for each in found["checkpoints"]] == [400, 100]
     assert {each["step"] for each in found["deleted"]} == {300, 200}

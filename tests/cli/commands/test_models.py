@@ -32,32 +32,38 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture
-def broken(tmp_path: Path) -> Path:
-    """A whole package, and one without its tokenizer."""
+def test_a_broken_one_is_red_and_gives_its_reason_and_exit_code(
+    tmp_path: Path, terminal: Terminal
+) -> None:
     make_package(tmp_path / "whole_20260101_000000")
     (make_package(tmp_path / "cut_20250101_000000") / "tokenizer.json").unlink()
-    return tmp_path
+    assert call("models", tmp_path / "none").code == 2
+    done = call("models", tmp_path)
+    assert done.code == 1
+    assert [line.split()[-1] for line in done.lines[1:3]] == ["whole", "broken"]
+    assert done.lines[3].startswith("broken      cut_20250101_000000: tokenizer.json ")
+    told = call("models", tmp_path, "--json")
+    assert told.code == 1
+    assert [bool(each["problem"]) for each in told.json] == [False, True]
+    output = terminal("models", tmp_path, columns=120)
+    assert "\x1b[31mcut_20250101_000000" in output
+    assert "\x1b[31mwhole_" not in output
 
 
-def test_a_pipe_gets_plain_columns_the_newest_first(models: Path) -> None:
+def test_a_pipe_gets_plain_columns_the_newest_first(
+    models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     done = call("models", models)
     assert done.code == 0
-    lines = [line.split() for line in done.out.splitlines()]
+    lines = [line.split() for line in done.lines]
     assert lines[0] == ["name", "parameters", "size", "weights", "created", "integrity"]
     assert [line[0] for line in lines[1:]] == ["recipes", "gpt2_20250101_000000", LONG]
     assert lines[1][1:3] == ["973.0", "k"]
     assert lines[1][5:] == ["float32", "2026-03-01", "12:00:00", "whole"]
     assert lines[2][5:] == ["float32", "2025-01-01", "00:00:00", "unverified"]
     assert lines[3][5:] == ["int8", "2024-01-23", "14:30:22", "whole"]
-
-
-def test_scripts_get_everything(models: Path) -> None:
-    done = call("models", models, "--json")
-    assert done.code == 0
-    first, foreign, quantized = done.json
-    assert first["name"] == "recipes"
-    assert first["path"] == str(models / "recipes")
+    first, foreign, quantized = call("models", models, "--json").json
+    assert (first["name"], first["path"]) == ("recipes", str(models / "recipes"))
     assert first["creation_date"].startswith("2026-03-01T12:00:00")
     assert first["model_size"] == "tiny"
     assert first["nbytes"] == sum(file.stat().st_size for file in (models / "recipes").iterdir())
@@ -65,11 +71,6 @@ def test_scripts_get_everything(models: Path) -> None:
     assert (foreign["parameters"], foreign["integrity"]) == (PARAMETERS, "unverified")
     assert (quantized["dtype"], quantized["quantization"]) == ("float32", "int8")
     assert quantized["problem"] is None
-
-
-def test_the_folder_is_the_current_one_unless_another_is_given(
-    models: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.chdir(models / "recipes")
     assert [each["name"] for each in call("models", "--json").json] == ["recipes"]
 
@@ -87,41 +88,7 @@ def test_a_wide_terminal_shows_the_time_and_a_narrow_one_the_age(
     assert len(narrow.splitlines()) == 4  # nothing is wrapped
 
 
-def test_a_broken_one_is_red_and_gives_its_reason_and_exit_code(
-    broken: Path, terminal: Terminal
-) -> None:
-    done = call("models", broken)
-    assert done.code == 1
-    assert [line.split()[-1] for line in done.lines[1:3]] == ["whole", "broken"]
-    assert done.lines[3] == "broken      cut_20250101_000000: tokenizer.json is missing"
-    told = call("models", broken, "--json")
-    assert told.code == 1
-    assert [each["problem"] for each in told.json] == [None, "tokenizer.json is missing"]
-    output = terminal("models", broken, columns=120)
-    assert "\x1b[31mcut_20250101_000000" in output
-    assert "\x1b[31mwhole_" not in output
-
-
-def test_a_terminal_is_spared_the_oldest_of_many(tmp_path: Path, terminal: Terminal) -> None:
-    for day in range(1, 43):
-        folder = tmp_path / f"m{day:02}_202601{day:02}_000000"
-        folder.mkdir()
-        (folder / "model.safetensors").write_bytes(b"")
-    output = terminal("models", tmp_path, columns=120)
-    assert "… and 2 more; --all lists them" in output
-    assert "more" not in terminal("models", tmp_path, "--all", columns=120)
-    assert output.count("config.json is missing") == 42
-
-
-def test_a_folder_without_models_is_no_error_and_one_that_is_missing_is(tmp_path: Path) -> None:
-    done = call("models", tmp_path)
-    assert (done.code, done.out) == (0, f"no model packages in {tmp_path}\n")
-    done = call("models", tmp_path / "models")
-    assert done.code == 2
-    assert done.err == f"standfast: there is no folder {tmp_path / 'models'}\n"
-
-
-def test_what_a_file_says_cannot_steer_a_terminal(tmp_path: Path) -> None:
+def test_names_of_files_cannot_steer_a_terminal(tmp_path: Path) -> None:
     folder = make_foreign(tmp_path / "evil\x1b[2J")
     (folder / "notes.txt").symlink_to("nothing.txt")
     for command in ("models", tmp_path), ("show", f"{folder}/"):

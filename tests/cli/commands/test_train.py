@@ -16,14 +16,14 @@ import torch
 from rich.console import Console
 
 import standfast
-from standfast.cli.commands.train import lines as train_lines
 from standfast.cli.commands.train.terminal import LiveDisplay
-from standfast.display.curves import Axes, Curve, plot
 from standfast.tensors import randomness
 from standfast.tenzor import Checkpoint, CheckpointMetadata
 from standfast.tenzor.program import Program
 from tests.cli.test_cli import STANDFAST
+from tests.kit.cases import kept
 from tests.kit.cli import Done, call, flip
+from tests.kit.seams import Seams
 from tests.tenzor.digits_files import write_digits
 
 
@@ -68,9 +68,6 @@ def copied(trained: Path, name: str, folder: Path) -> Path:
     return Path(shutil.copy(trained / name, folder))
 
 
-# Training and resuming
-
-
 def test_a_training_writes_its_epochs_and_the_best(trained: Path) -> None:
     names = sorted(path.name for path in trained.iterdir())
     assert names == ["best.tenzor", *(f"epoch_{n}.tenzor" for n in range(1, 5))]
@@ -87,16 +84,12 @@ def test_a_training_writes_its_epochs_and_the_best(trained: Path) -> None:
     assert weights["fc3.bias"].shape == (10,)
 
 
-@pytest.mark.parametrize("start", [1, 3])
-def test_a_resumed_training_ends_with_the_same_bits(
-    start: int, trained: Path, tmp_path: Path
-) -> None:
-    path = copied(trained, f"epoch_{start}.tenzor", tmp_path / "again")
+def test_a_resumed_training_ends_with_the_same_bits(trained: Path, tmp_path: Path) -> None:
+    path = copied(trained, "epoch_2.tenzor", tmp_path / "again")
     torch.rand(5)
     done = train("--resume", path)
     assert (done.code, done.err) == (0, "")
-    for epoch in range(start + 1, 5):
-        name = f"epoch_{epoch}.tenzor"
+    for name in ("epoch_3.tenzor", "epoch_4.tenzor"):
         assert content(path.parent / name) == content(trained / name)
 
 
@@ -130,39 +123,35 @@ def test_without_a_folder_nothing_is_saved(
     assert done.code == 0
     assert done.lines[0] == f"LeNet-5 on MNIST in {data}: 96 samples, 32 more to validate"
     assert done.lines[1].startswith("epoch 1/1  loss ")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_mistyped_folder_is_refused(tmp_path: Path) -> None:
     done = train("-d", tmp_path / "typo", "-e", 2, "--checkpoint", tmp_path / "checkpoints")
     assert done.code == 2
-    assert f"{tmp_path}/typo does not hold MNIST" in done.err
+    assert f"{tmp_path}/typo" in done.err
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.long
 def test_without_mnist_the_small_digits_are_learnt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     done = train("-e", 2)
-    assert done.lines[0].startswith("LeNet-5 on the digits of scikit-learn: 1,437 samples")
+    assert "scikit-learn: 1,437 samples" in done.lines[0]
     accuracy = float(done.lines[-1].split("accuracy ")[1].split(" %")[0])
     assert accuracy > 70
 
 
 def test_a_longer_training_says_what_becomes_of_the_cosine(trained: Path, tmp_path: Path) -> None:
-    path = copied(trained, "epoch_4.tenzor", tmp_path / "again")
-    done = train("--resume", path, "-e", 6)
-    assert done.code == 0
-    assert "note: --epochs was 4 and is now 6" in done.lines
-    assert any("the cosine, which was to end after 4 epochs, ends after 6" in x for x in done.lines)
-    again = copied(trained, "epoch_4.tenzor", tmp_path / "once more")
-    train("--resume", again, "-e", 6)
-    name = "epoch_6.tenzor"
-    assert content(path.parent / name) == content(again.parent / name)
+    folders = tmp_path / "again", tmp_path / "once more"
+    for folder in folders:
+        path = copied(trained, "epoch_4.tenzor", folder)
+        done = train("--resume", path, "-e", 6)
+        assert done.code == 0
+        assert "note: --epochs was 4 and is now 6" in done.lines
+        assert any("cosine" in line for line in done.lines)
+    assert content(folders[0] / "epoch_6.tenzor") == content(folders[1] / "epoch_6.tenzor")
 
 
-@pytest.mark.parametrize("scheduler", ["constant", "step"])
+@pytest.mark.parametrize("scheduler", kept(["constant", "step"], "step"))
 def test_without_a_cosine_a_longer_training_is_one_that_was_never_short(
     scheduler: str, data: Path, tmp_path: Path
 ) -> None:
@@ -175,44 +164,37 @@ def test_without_a_cosine_a_longer_training_is_one_that_was_never_short(
 
 
 def test_a_training_that_is_done_says_so_and_what_has_changed(
-    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    trained: Path, tmp_path: Path, seams: Seams
 ) -> None:
     path = copied(trained, "epoch_4.tenzor", tmp_path / "again")
-    monkeypatch.setattr(torch, "__version__", "99.0")
+    seams.system(torch, __version__="99.0")
     done = train("--resume", path)
     assert done.code == 0
-    assert any(line.endswith("and is now 99.0: the bits may differ") for line in done.lines)
-    assert any(line.startswith("nothing left to do: epoch 4 of 4 is done") for line in done.lines)
+    assert any("99.0" in line for line in done.lines)
+    assert any("epoch 4 of 4" in line for line in done.lines)
     assert [each.name for each in path.parent.iterdir()] == ["epoch_4.tenzor"]
 
 
 def test_patience_stops_and_more_of_it_goes_on(data: Path, tmp_path: Path) -> None:
     flags = ("-d", data, "-e", 9, "-b", 96, "-l", 1e-12, "--patience", 1)
     done = train("--checkpoint", tmp_path, *flags)
-    assert any("stopped after epoch 2: no better accuracy in 1 epoch" in x for x in done.lines)
+    assert any("stopped after epoch 2" in line for line in done.lines)
     done = train("--resume", tmp_path / "epoch_2.tenzor", "--patience", 2)
-    assert any("stopped after epoch 3: no better accuracy in 2 epochs" in x for x in done.lines)
+    assert any("stopped after epoch 3" in line for line in done.lines)
 
 
-def test_an_interrupt_leaves_the_last_checkpoint(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(self: Any) -> None:
-        if self._program.trainer.state.epoch == 3:
+def test_an_interrupt_leaves_the_last_checkpoint(data: Path, tmp_path: Path, seams: Seams) -> None:
+    def interrupted(rename: Any, source: Path, target: Path) -> None:
+        if target.name == "epoch_3.tenzor":
             raise KeyboardInterrupt
+        rename(source, target)
 
-    monkeypatch.setattr(train_lines.PlainLines, "batch_done", interrupted)
+    seams.disk(rename=interrupted)
     done = train("--checkpoint", tmp_path, "-d", data, "-e", 4)
     last = tmp_path / "epoch_2.tenzor"
     assert done.code == 130
-    assert done.err == (
-        f"standfast: interrupted; {last} is intact, and `standfast train --resume {last}` goes on "
-        "from there\n"
-    )
+    assert f"`standfast train --resume {last}`" in done.err
     assert standfast.verify(last).tensors > 0
-
-
-# Refusals
 
 
 def test_a_folder_with_checkpoints_is_refused_untouched(
@@ -221,8 +203,7 @@ def test_a_folder_with_checkpoints_is_refused_untouched(
     before = {path: path.read_bytes() for path in trained.iterdir()}
     done = train("--checkpoint", trained, "-d", data)
     assert done.code == 2
-    assert f"resume from {trained / 'epoch_4.tenzor'}, or name another folder" in done.err
-    assert {path: path.read_bytes() for path in trained.iterdir()} == before
+    assert str(trained / "epoch_4.tenzor") in done.err
     other = copied(trained, "epoch_1.tenzor", tmp_path / "other")
     assert train("--resume", other, "--checkpoint", trained).code == 2
     assert {path: path.read_bytes() for path in trained.iterdir()} == before
@@ -231,82 +212,66 @@ def test_a_folder_with_checkpoints_is_refused_untouched(
 def test_checkpoints_go_to_another_folder_and_data_may_lie_elsewhere(
     trained: Path, tmp_path: Path
 ) -> None:
+    old, new, name = trained / "epoch_3.tenzor", tmp_path / "new", "epoch_4.tenzor"
     moved = write_digits(tmp_path / "moved")
-    done = train(
-        "--resume", trained / "epoch_3.tenzor", "--checkpoint", tmp_path / "new", "-d", moved
-    )
-    assert done.code == 0
-    name = "epoch_4.tenzor"
-    assert content(tmp_path / "new" / name) == content(trained / name)
-    shutil.copy(trained / "epoch_3.tenzor", tmp_path / "new")
-    done = train("--resume", tmp_path / "new" / "epoch_3.tenzor")
-    replaced = "these are there already and will be replaced: epoch_4.tenzor"
-    assert f"note: {replaced}" in done.lines
+    assert train("--resume", old, "--checkpoint", new, "-d", moved).code == 0
+    assert content(new / name) == content(trained / name)
+    done = train("--resume", shutil.copy(old, new))
+    assert any(line.startswith("note: ") and line.endswith(name) for line in done.lines)
 
 
 def test_a_resume_that_would_not_be_exact_is_refused(trained: Path, tmp_path: Path) -> None:
     path = copied(trained, "epoch_2.tenzor", tmp_path / "again")
-    for flags, message in (
-        ("-b 16", "was trained with --batch-size 8; with --batch-size 16 it would not"),
-        ("-s 1 -l 0.5", "was trained with --lr 0.01, --seed 42; with --lr 0.5, --seed 1"),
-        ("--scheduler step", "was trained with --scheduler cosine"),
+    other = write_digits(tmp_path / "other", validation=31)
+    for flags, told in (
+        (["-b", "16"], "--batch-size 8"),
+        (["-s", "1", "-l", "0.5"], "--lr 0.01, --seed 42"),
+        (["--scheduler", "step"], "--scheduler cosine"),
+        (["-d", other], "MNIST"),
     ):
-        done = train("--resume", path, *flags.split())
+        done = train("--resume", path, *flags)
         assert done.code == 2
-        assert message in done.err
+        assert told in done.err
         assert [each.name for each in path.parent.iterdir()] == ["epoch_2.tenzor"]
-
-
-def test_other_data_another_program_and_damage_are_refused(trained: Path, tmp_path: Path) -> None:
-    path = copied(trained, "epoch_2.tenzor", tmp_path / "again")
-    done = train("--resume", path, "-d", write_digits(tmp_path / "other", validation=31))
-    assert done.code == 2
-    assert "trained on other data than MNIST in" in done.err
     mine = tmp_path / "mine.tenzor"
     Checkpoint.save(mine, standfast.load(trained / "best.tenzor"), None, CheckpointMetadata())
-    done = train("--resume", mine)
-    assert done.code == 2
-    assert "was not written by `standfast train`" in done.err
+    assert train("--resume", mine).code == 2
     flip(path, -1)
-    done = train("--resume", path)
-    assert done.code == 1
-    assert "is damaged" in done.err
+    assert train("--resume", path).code == 1
 
 
-def test_flags_that_cannot_be_are_refused(data: Path, tmp_path: Path) -> None:
-    for flags, message in (
-        ("-e 0", "--epochs: expected 1 or more, found 0"),
-        ("-b 97", "--batch-size: 97 is more than all 96 samples"),
-        ("--lr nan", "--lr: expected a number above 0, found nan"),
-        ("--momentum 1", "--momentum: expected 0 or more and less than 1"),
-        ("--scheduler linear", "--scheduler: expected one of constant, step, cosine"),
-        ("--checkpoint-every 0", "--checkpoint-every: expected 1 or more"),
-        ("-s -1", "--seed: expected 0 or more"),
-    ):
-        done = train("--checkpoint", tmp_path / "new", "-d", data, *flags.split())
-        assert (done.code, done.out) == (2, "")
-        assert message in done.err
-        assert not (tmp_path / "new").exists()
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        ("-e 0", "--epochs"),
+        ("-b 97", "--batch-size"),
+        ("--lr nan", "--lr"),
+        ("--momentum 1", "--momentum"),
+        ("--scheduler linear", "constant, step, cosine"),
+        ("--checkpoint-every 0", "--checkpoint-every"),
+        ("-s -1", "--seed"),
+    ],
+)
+def test_flags_that_make_no_sense_are_refused(
+    data: Path, tmp_path: Path, flags: str, told: str
+) -> None:
+    done = train("--checkpoint", tmp_path / "new", "-d", data, *flags.split())
+    assert (done.code, done.out) == (2, "")
+    assert told in done.err
+    assert not (tmp_path / "new").exists()
 
 
 def test_without_torch_the_extra_is_named(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    gone: Any = None
-    monkeypatch.setitem(sys.modules, "torch", gone)
+    monkeypatch.setitem(sys.modules, "torch", None)  # type: ignore[arg-type]
     monkeypatch.delitem(sys.modules, "standfast.tenzor.lenet", raising=False)
     done = train("-d", data)
     assert done.code == 2
-    assert "pip install torch scikit-learn" in done.err
+    assert "torch scikit-learn" in done.err
 
 
-# What a terminal shows
-
-
-@pytest.mark.parametrize("width", [60, 120])
-def test_the_display_has_progress_curves_and_checkpoints(
-    width: int, data: Path, tmp_path: Path
-) -> None:
+def test_the_display_has_progress_curves_and_checkpoints(data: Path, tmp_path: Path) -> None:
     program = Program({"epochs": 6, "data_dir": str(data)}, folder=tmp_path / "checkpoints")
-    screen = io.StringIO()
+    screen, width = io.StringIO(), 60
     console = Console(file=screen, width=width, height=60, force_terminal=True)
     with LiveDisplay(program, console) as display:
         program.run(display)
@@ -318,10 +283,3 @@ def test_the_display_has_progress_curves_and_checkpoints(
         assert shown in text
     assert "epoch_1.tenzor" not in text  # only the newest are listed
     assert "\x1b[" in screen.getvalue()
-
-
-def test_a_curve_goes_from_corner_to_corner_and_leaves_out_what_is_no_number() -> None:
-    points = [(0.0, 0.0), (0.5, float("nan")), (0.7, float("inf")), (1.0, 1.0)]
-    for curve, shown in ((points, ["  ⡠⠊", "⡠⠊  "]), (points[1:3], ["    ", "    "])):
-        lines = plot([Curve(curve, "cyan")], Axes(0, 1, 0.0, 1.0), 4, 2)
-        assert [line.plain for line in lines] == shown

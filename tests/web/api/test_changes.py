@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 import threading
-import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,7 @@ import pytest
 
 import standfast
 from standfast import Store
-from standfast.web import changes
-from standfast.web.api import checkpoints
+from tests.kit.seams import Seams
 from tests.web import stores
 from tests.web.api.client import Api
 from tests.web.conftest import Serve, Shown
@@ -36,22 +36,9 @@ def store(tmp_path: Path) -> Store:
     return store
 
 
-def test_what_was_saved_or_deleted_meanwhile_is_told(store: Store) -> None:
-    api = Api(Path(store.url).parent)
+def test_changes_are_told_and_the_state_is_another_after_each(store: Store) -> None:
+    api, run = Api(Path(store.url).parent), store.find_run("a")
     assert api("/store")["checkpoints"] == 2
-    run = save(store, "b", 1, 2, 3)
-    assert [each["name"] for each in api("/runs")["runs"]] == ["b", "a"]
-    run.delete(1)
-    assert [each["step"] for each in api(f"/runs/{run.hash}/checkpoints")["checkpoints"]] == [3, 2]
-    api(f"/checkpoints/{run.hash}/1", 404)
-    run.delete_all()
-    api(f"/runs/{run.hash}", 404)
-    assert [each["name"] for each in api("/runs")["runs"]] == ["a"]
-
-
-def test_the_state_is_another_after_each_change(store: Store) -> None:
-    api = Api(Path(store.url).parent)
-    run = store.find_run("a")
     seen = [api("/store")["state"]]
     for change in (
         lambda: save(store, "a", 3),
@@ -63,68 +50,78 @@ def test_the_state_is_another_after_each_change(store: Store) -> None:
         change()
         seen.append(api("/store")["state"])
     assert len(set(seen)) == len(seen)
+    assert [each["name"] for each in api("/runs")["runs"]] == ["b", "another"]
+    assert [each["step"] for each in api(f"/runs/{run.hash}/checkpoints")["checkpoints"]] == [3, 2]
+    api(f"/checkpoints/{run.hash}/1", 404)
+    run.checkpoint(3).untag("paper")
+    run.delete_all()
+    api(f"/runs/{run.hash}", 404)
 
 
-def test_who_waits_is_answered_when_something_changes(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(changes, "LONGEST", 600)
-    monkeypatch.setattr(changes, "_SETTLED", 0)
+def test_who_waits_is_answered_when_something_changes(store: Store, seams: Seams) -> None:
+    clock, actions = seams.clock(), list[Callable[[], object]]()
+
+    async def passing(sleep: Any, seconds: float) -> None:
+        clock.advance(seconds)
+        await sleep(0)
+        if actions:
+            actions.pop()()
+
+    seams.system(asyncio, sleep=passing)
+    seams.bound("settled changes", 0)
+    seams.bound("interval of a dashboard's look", 20.0)  # as of a store elsewhere
     api = Api(Path(store.url).parent)
-    state = api("/store?wait=another&seconds=600")["state"]  # who brings another need not wait
-    begun = time.monotonic()
-    assert api(f"/store?wait={state}&seconds=0.6")["state"] == state
-    assert time.monotonic() - begun > 0.5
-    threading.Timer(0.5, save, (store, "b", 1)).start()
-    told = api(f"/store?wait={state}&seconds=600")
-    assert told["state"] != state
-    while told["runs"] == 1:  # it came upon an earlier step
-        told = api(f"/store?wait={told['state']}&seconds=600")
-    assert told["runs"] == 2
+
+    def waited(state: str, seconds: object) -> tuple[float, Any]:
+        begun = clock.now
+        told = api(f"/store?wait={state}&seconds={seconds}")
+        return clock.now - begun, told
+
+    took, told = waited("another", 20)
+    assert took < 1, "who brings another state need not wait"
+    state = told["state"]
+    assert waited(state, 20)[1]["state"] == state
+    for seconds in (5, "inf", "1e400", 600):
+        assert 4 < waited(state, seconds)[0] < 26, "nobody waits for ever"
+    for seconds in ("nan", "-inf", "x"):
+        assert waited(state, seconds)[0] < 26
+    actions.append(lambda: save(store, "b", 1))
+    clock.advance(20)
+    took, told = waited(state, 24)
+    assert (told["runs"], told["state"] != state) == (2, True)
+    save(store, "c", 1)
+    state = api("/store")["state"]  # one page is told, and another one waits for the next change
+    assert waited(state, 5)[0] > 4
 
 
-def test_who_was_told_of_a_change_by_another_page_waits_for_the_next_one(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A store elsewhere is looked at seldom: what a page has just read is not older than that."""
-    monkeypatch.setattr(changes, "_PAUSE", 20.0)
-    monkeypatch.setattr(changes, "_SETTLED", 0)
-    api = Api(Path(store.url).parent)
-    state = api("/store")["state"]
-    api(f"/store?wait={state}&seconds=0.1")
-    save(store, "b", 1)
-    state = api("/store")["state"]
-    begun = time.monotonic()
-    assert api(f"/store?wait={state}&seconds=0.6")["state"] == state
-    assert time.monotonic() - begun > 0.5
-
-
-def test_comparisons_that_take_long_hold_up_nothing_else(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_comparisons_that_take_long_hold_up_nothing_else(store: Store, seams: Seams) -> None:
     begun, ended = threading.Event(), threading.Event()
-    compared = []
+    run, slow = store.find_run("a").hash, save(store, "slow", 1).hash
+    api = Api(Path(store.url).parent)
+    api("/runs")  # now the index knows what there is
 
-    def slow(*_: Any) -> dict[str, Any]:
-        begun.set()
-        compared.append(ended.wait(60))
-        return {}
+    def slowly(read: Any, name: str, *more: Any) -> Any:
+        if slow in name:
+            begun.set()
+            ended.wait(60)
+        return read(name, *more)
 
-    monkeypatch.setattr(checkpoints, "runs_diff_json", slow)
-    run = store.find_run("a").hash
-    with Api(Path(store.url).parent).client as client, ThreadPoolExecutor(5) as pool:
-        asked = [pool.submit(client.get, "/api/v1/compare?before=a&after=a") for _ in range(5)]
+    seams.backend(read=slowly, open=slowly)
+    with api.client as client, ThreadPoolExecutor(5) as pool:
+        asked = [pool.submit(client.get, "/api/v1/compare?before=slow&after=slow") for _ in "12345"]
         assert begun.wait(60)
-        time.sleep(0.3)  # and the others, if they may
-        for path in (
-            f"/runs/{run}/metrics",
-            f"/checkpoints/{run}/1",
-            f"/checkpoints/{run}/1/record",
-        ):
-            assert client.get(f"/api/v1{path}").status_code == 200
-        assert not compared
+        for path in ("/metrics", "/checkpoints"):
+            assert client.get(f"/api/v1/runs/{run}{path}").status_code == 200
+        assert client.get(f"/api/v1/checkpoints/{run}/1/record").status_code == 200
+        assert not any(each.done() for each in asked)
         ended.set()
         assert [each.result().status_code for each in asked] == [200] * 5
+
+
+PATHS = (
+    *("/store", "/runs", "/lineage", "/storage", "/runs/{}", "/runs/{}/checkpoints"),
+    *("/runs/{}/metrics", "/checkpoints/{}/1", "/checkpoints/{}/1/record"),
+)
 
 
 def test_a_store_that_is_gone_is_410_and_told_of_again_when_it_is_back(
@@ -136,12 +133,8 @@ def test_a_store_that_is_gone_is_410_and_told_of_again_when_it_is_back(
     api = Api(place)
     assert api("/store")["runs"] == 1
     place.rename(aside)
-    for path in (
-        *("/store", "/runs", "/lineage", "/storage", "/compare?before=a&after=a"),
-        *(f"/runs/{run}", f"/runs/{run}/checkpoints", f"/runs/{run}/metrics"),
-        *(f"/checkpoints/{run}/1", f"/checkpoints/{run}/1/record"),
-    ):
-        assert api(path, 410)["error"]["kind"] == "NotAStore", path
+    for path in (*PATHS, "/compare?before=a&after=a"):
+        assert api(path.format(run), 410)["error"]["kind"] == "NotAStore", path
     for page in ("/", "/lineage", "/storage", f"/runs/{run}"):
         assert api.client.get(page).status_code == 200
     assert not place.exists(), "to look for a store must not make one"
@@ -153,26 +146,26 @@ def test_a_store_that_is_gone_is_410_and_told_of_again_when_it_is_back(
     assert [each["name"] for each in api("/runs")["runs"]] == ["new"]
 
 
-def test_a_store_that_vanishes_in_the_middle_never_breaks_an_answer(tmp_path: Path) -> None:
-    place = tmp_path / "store"
-    run = save(Store(place), "a", *range(1, 9)).hash
-    api = Api(place)
-    ended = threading.Event()
-    paths = ("/store", "/runs", f"/runs/{run}", f"/runs/{run}/checkpoints", f"/runs/{run}/metrics",
-             f"/checkpoints/{run}/3", "/lineage", "/storage")  # fmt: skip
+def test_a_store_that_vanishes_in_the_middle_never_breaks_an_answer(
+    store: Store, tmp_path: Path
+) -> None:
+    place, run = tmp_path / "store", store.find_run("a").hash
+    api, ended, answered = Api(place), threading.Event(), threading.Semaphore(0)
     statuses: list[tuple[str, int]] = []
 
     def ask(path: str) -> None:
         while not ended.is_set():
             statuses.append((path, api.client.get(f"/api/v1{path}").status_code))
+            answered.release()
 
-    asking = [threading.Thread(target=ask, args=(path,)) for path in paths]
+    asking = [threading.Thread(target=ask, args=(path.format(run),)) for path in PATHS]
     for thread in asking:
         thread.start()
     for number in range(4):
-        time.sleep(0.1)
+        for _ in PATHS:
+            answered.acquire()
         shutil.rmtree(place, ignore_errors=True)
-        time.sleep(0.05)
+        answered.acquire()
         save(Store(place), "a", *range(1, 5 + number))
     ended.set()
     for thread in asking:
@@ -181,20 +174,15 @@ def test_a_store_that_vanishes_in_the_middle_never_breaks_an_answer(tmp_path: Pa
     assert api("/store")["checkpoints"] == 7
 
 
-def test_damage_is_told_and_nothing_else_suffers(
-    shown: Shown,
-) -> None:
-    store = shown(stores.damaged)
-    api = Api(store)
+def test_damage_is_told_and_nothing_else_suffers(shown: Shown) -> None:
+    api = Api(shown(stores.damaged))
     runs = {run["name"]: run for run in api("/runs")["runs"]}
-    assert runs["gpt"]["damaged"] == 1
-    assert api("/store")["damaged"] == 1
+    assert runs["gpt"]["damaged"] == api("/store")["damaged"] == 1
     (lost,) = (run for run in runs.values() if run["problem"])
     assert api(f"/runs/{lost['run']}")["name"] == lost["name"]
     gpt = runs["gpt"]["run"]
     listed = {each["step"]: each for each in api(f"/runs/{gpt}/checkpoints")["checkpoints"]}
-    assert listed[40]["damaged"]
-    assert listed[40]["kept"] is None
+    assert (bool(listed[40]["damaged"]), listed[40]["kept"]) == (True, None)
     assert listed[20]["kept"]["keep"]
     assert api(f"/checkpoints/{gpt}/40", 422)["error"]["message"]
     assert api(f"/checkpoints/{gpt}/100", 422)["error"]["kind"] == "TruncatedFile"
@@ -213,9 +201,7 @@ def test_hostile_names_are_told_as_they_are(shown: Shown) -> None:
     store.index.refresh()
     assert told == {listed.name for listed in store.index.runs()}
     assert any("<script>" in (name or "") for name in told)
-    page = api.client.get("/").text
-    _, _, rest = page.partition('id="boot">')
-    boot = rest.partition("</script>")[0]
+    boot = api.client.get("/").text.partition('id="boot">')[2].partition("</script>")[0]
     assert not set("<>&'") & set(boot)
     assert {run["name"] for run in json.loads(boot)["data"]["runs"]} <= told
 

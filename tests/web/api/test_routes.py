@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,18 @@ from tests.web import stores
 from tests.web.api.client import Api
 from tests.web.conftest import Shown
 
+Printed = Callable[..., Any]
+
 
 @pytest.fixture
 def place(small: Store) -> Path:
     return Path(small.url).parent
+
+
+@pytest.fixture
+def printed(place: Path) -> Printed:
+    """What a command prints with --json, of the same store."""
+    return lambda *arguments: call(*arguments, "--json", "--store", place).json
 
 
 @pytest.fixture
@@ -32,10 +41,6 @@ def gpt(small: Store) -> str:
     return small.find_run("gpt").hash
 
 
-def printed(place: Path, *arguments: str) -> Any:
-    return call(*arguments, "--json", "--store", place).json
-
-
 def test_the_store_is_told_of_in_figures(api: Api, small: Store) -> None:
     told = api("/store")
     assert told["url"] == small.url
@@ -46,68 +51,61 @@ def test_the_store_is_told_of_in_figures(api: Api, small: Store) -> None:
     assert told["files"] == str(Path(small.url).parent)
 
 
-def test_the_runs_are_those_of_the_log_the_newest_first(api: Api, place: Path) -> None:
-    told = api("/runs")
-    by_run = {each["run"]: each for each in printed(place, "log")}
+def test_the_runs_are_those_of_the_log_the_newest_first(api: Api, printed: Printed) -> None:
+    told, logged = api("/runs"), printed("log")
+    by_run = {each["run"]: each for each in logged}
     assert told["total"] == len(by_run) == len(told["runs"])
     for run in told["runs"]:
         of_log = by_run[run["run"]]
         for key in ("name", "parent", "checkpoints", "first_step", "last_step", "best"):
             assert run[key] == of_log[key], key
+        assert api(f"/runs/{run['run']}")["changes"] == of_log["changes"]
     times = [run["time"] for run in told["runs"] if run["time"]]
     assert times == sorted(times, reverse=True)
     assert "loss" in told["metrics"]
     begun = {run["name"]: run for run in told["runs"]}["not begun"]
     assert (begun["hp"], begun["model"], begun["data"]) == (begun["run"][:8], None, None)
+    assert api("/lineage") == logged
 
 
-def test_the_checkpoints_of_a_run_are_those_of_ls(api: Api, place: Path, gpt: str) -> None:
-    told = api(f"/runs/{gpt}/checkpoints")
-    of_ls = printed(place, "ls", gpt, "--all")
-    kept = {each["step"]: each for each in _retention(place, gpt)["checkpoints"]}
+def test_a_run_is_told_with_its_checkpoints_and_what_it_takes(
+    api: Api, printed: Printed, gpt: str
+) -> None:
+    told, of_ls = api(f"/runs/{gpt}/checkpoints"), printed("ls", gpt, "--all")
+    (retained,) = printed("log", gpt, "--retention")
+    kept = {each["step"]: each for each in retained["checkpoints"]}
     assert len(told["checkpoints"]) == told["total"] == len(of_ls) == 10
     for each, listed in zip(told["checkpoints"], of_ls, strict=True):
         why = each.pop("kept")
         assert each == listed
         assert why == {key: kept[each["step"]][key] for key in ("keep", "why", "protected")}
-
-
-def _retention(place: Path, run: str) -> Any:
-    (found,) = printed(place, "log", run, "--retention")
-    return found
-
-
-def test_a_run_is_told_with_what_it_is_and_takes(api: Api, place: Path, gpt: str) -> None:
     told = api(f"/runs/{gpt}")
-    usage = next(each for each in printed(place, "du")["runs"] if each["run"] == gpt)
+    usage = next(each for each in printed("du")["runs"] if each["run"] == gpt)
     assert told["usage"] == {key: usage[key] for key in told["usage"]}
     assert set(told["usage"]) == {"checkpoints", "logical", "on_disk", "saved", "budget"}
     assert told["hyperparameters"] == stores.HP
     assert told["monitor"] == {"metric": "loss", "mode": "min"}
-    assert told["retention"] == _retention(place, gpt)["retention"]
-    assert "python" in told["environment"]
-    assert told["mirror"] is None
+    assert told["retention"] == retained["retention"]
+    assert ("python" in told["environment"], told["mirror"]) == (True, None)
     names = {run["run"]: run["name"] for run in api("/runs")["runs"]}
     assert {names[child] for child in told["children"]} == {"low rate", "wide"}
 
 
-def test_the_lineage_is_that_of_the_log(api: Api, place: Path) -> None:
-    logged = printed(place, "log")
-    assert api("/lineage") == logged
-    for run in logged:
-        assert api(f"/runs/{run['run']}")["changes"] == run["changes"]
-
-
-def test_a_checkpoint_is_told_as_show_does(api: Api, place: Path, gpt: str, small: Store) -> None:
+def test_a_checkpoint_is_told_as_show_and_diff_do(
+    api: Api, printed: Printed, gpt: str, small: Store
+) -> None:
     told = api(f"/checkpoints/{gpt}/100")
     assert told.pop("integrity")["state"] in ("verified", "unverified")
     assert told.pop("kept")["keep"]
     parts = {tensor["name"]: tensor.pop("part") for tensor in told["tensors"]}
-    assert told == printed(place, "show", f"{gpt}@100")
+    assert told == printed("show", f"{gpt}@100")
     assert set(parts.values()) >= {"model", "optimizer"}
     assert all(name.startswith(f"{part}.") for name, part in parts.items() if part)
     heat = small.find_run("heat").hash
-    assert api(f"/checkpoints/{heat}/60")["tree"] == printed(place, "show", f"{heat}@60")["tree"]
+    assert api(f"/checkpoints/{heat}/60")["tree"] == printed("show", f"{heat}@60")["tree"]
+    for before, after in ((f"{gpt}@20", f"{gpt}@200"), ("gpt", "low rate"), ("gpt", "not begun")):
+        told = api(f"/compare?before={before}&after={after}")
+        assert told == printed("diff", before, after)
 
 
 def test_a_verified_checkpoint_is_known_to_be_so(tmp_path: Path) -> None:
@@ -132,16 +130,10 @@ def test_the_record_is_told_by_its_head_and_the_sizes_of_its_lines(
     assert lines == "head tree names kinds specs extents digests views digest"
 
 
-def test_what_differs_is_what_diff_prints(api: Api, place: Path, gpt: str) -> None:
-    for before, after in ((f"{gpt}@20", f"{gpt}@200"), ("gpt", "low rate"), ("gpt", "not begun")):
-        told = api(f"/compare?before={before}&after={after}")
-        assert told == printed(place, "diff", before, after)
-
-
-def test_storage_is_told_as_du_and_gc_do(api: Api, place: Path, small: Store) -> None:
+def test_storage_is_told_as_du_and_gc_do(api: Api, printed: Printed, small: Store) -> None:
     told = api("/storage")
-    assert told["usage"] == printed(place, "du")
-    assert told["gc"] == printed(place, "gc")
+    assert told["usage"] == printed("du")
+    assert told["gc"] == printed("gc")
     assert told["trash"] == told["usage"]["trash"]
     for run in small.runs():
         parts = [part for part in told["parts"] if part["run"] == run.hash]
@@ -171,51 +163,53 @@ def test_what_is_not_finite_is_null(tmp_path: Path) -> None:
     assert answer.json()["latest"]["metrics"] == {"loss": None, "top": None, "ok": 0.5}
 
 
-def test_a_tensor_is_summed_up(api: Api, gpt: str, small: Store) -> None:
-    checkpoint = small.resolve(f"{gpt}@100")
-    name = next(each for each in checkpoint.tensors if each.startswith("model."))
+def test_a_tensor_is_summed_up_a_large_one_in_part(
+    api: Api, gpt: str, small: Store, shown: Shown
+) -> None:
+    tensors = small.resolve(f"{gpt}@100").tensors
+    name = next(each for each in tensors if each.startswith("model."))
     told = api(f"/tensor?ref={gpt}@100&name={name}&bins=16")
-    assert told["name"] == name
-    assert told["shape"] == list(checkpoint.tensors[name].shape)
+    assert (told["name"], told["shape"]) == (name, list(tensors[name].shape))
     assert len(told["histogram"]["counts"]) == 16
-
-
-def test_of_a_tensor_of_a_gigabyte_a_part_is_summed_up(shown: Shown) -> None:
-    store = shown(stores.huge)
-    told = Api(store)(f"/tensor?ref={store.find_run('huge').hash}@1&name=model.weight")
+    huge = shown(stores.huge)
+    told = Api(huge)(f"/tensor?ref={huge.find_run('huge').hash}@1&name=model.weight")
     assert (told["elements"], told["exact"]) == (1 << 28, False)
     assert 0 < told["seen"] <= 1 << 26
     assert abs(told["mean"]) < 0.01
     assert abs(told["std"] - 1) < 0.01
 
 
-def test_what_cannot_be_asked_so_is_an_error_that_says_why(api: Api, gpt: str) -> None:
-    for path, status, kind in (
-        (f"/runs/{'0' * 24}", 404, "RefNotFound"),
+@pytest.mark.parametrize(
+    ("path", "status", "kind"),
+    [
+        ("/runs/000000000000000000000000", 404, "RefNotFound"),
         ("/runs/short", 404, "RefNotFound"),
-        (f"/runs/{'0' * 24}/checkpoints", 404, "RefNotFound"),
-        (f"/checkpoints/{gpt}/21", 404, "RefNotFound"),
-        (f"/checkpoints/{gpt}/99999999999999999999", 404, "RefNotFound"),
-        (f"/checkpoints/{gpt}/-1", 404, "RefNotFound"),
+        ("/runs/000000000000000000000000/checkpoints", 404, "RefNotFound"),
+        ("/checkpoints/{}/21", 404, "RefNotFound"),
+        ("/checkpoints/{}/99999999999999999999", 404, "RefNotFound"),
+        ("/checkpoints/{}/-1", 404, "RefNotFound"),
         ("/runs?per_page=0", 400, "BadOption"),
         ("/runs?per_page=201", 400, "BadOption"),
         ("/runs?page=x", 400, "BadOption"),
         ("/runs?metric=loss", 400, "BadOption"),
         ("/runs?metric=loss<x", 400, "BadOption"),
         (f"/runs?q={'x' * 1000}", 400, "BadOption"),
-        (f"/runs/{gpt}/metrics?points=1", 400, "BadOption"),
+        ("/runs/{}/metrics?points=1", 400, "BadOption"),
         ("/compare?before=gpt", 400, "BadOption"),
         ("/compare?before=gpt&after=nobody", 404, "RefNotFound"),
         ("/tensor?name=x", 400, "BadOption"),
-        (f"/tensor?ref={gpt}@100&name=nothing", 404, "TensorNotFound"),
-        (f"/tensor?ref={gpt}@100&name=x&bins=7", 400, "BadOption"),
+        ("/tensor?ref={}@100&name=nothing", 404, "TensorNotFound"),
+        ("/tensor?ref={}@100&name=x&bins=7", 400, "BadOption"),
         ("/no-such-thing", 404, "RefNotFound"),
-    ):
-        error = api(path, status)["error"]
-        assert error["kind"] == kind, path
-        assert error["message"], path
+    ],
+)
+def test_a_wrong_question_is_an_error_that_says_why(
+    api: Api, gpt: str, path: str, status: int, kind: str
+) -> None:
+    error = api(path.format(gpt), status)["error"]
+    assert error["kind"] == kind
+    assert error["message"]
 
 
 def test_without_a_folder_of_files_none_is_shown(place: Path) -> None:
-    error = Api(place)("/files?path=", 403)["error"]
-    assert "--files" in error["message"]
+    assert "--files" in Api(place)("/files?path=", 403)["error"]["message"]

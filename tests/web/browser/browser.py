@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,9 +18,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+import uvicorn
 from playwright.sync_api import Browser, BrowserContext, Page, Playwright, expect, sync_playwright
 
 from standfast import Store
+from standfast.web.app import make_app
 
 ELSEWHERE = "attacker.example"
 """A name that the browser finds on this machine, as after a DNS rebinding."""
@@ -39,7 +42,7 @@ LONGEST_WAIT = 60.0
 """Seconds after which a page hangs; on a busy machine it may well be slow."""
 expect.set_options(timeout=LONGEST_WAIT * 1000)
 OBSERVED = """
-window.__shift = 0; window.__shifted = []; window.__longest = 0;
+window.__shift = 0; window.__shifted = [];
 new PerformanceObserver(list => { for (const entry of list.getEntries())
   if (!entry.hadRecentInput) {
     window.__shift += entry.value;
@@ -47,9 +50,6 @@ new PerformanceObserver(list => { for (const entry of list.getEntries())
       node ? `${node.nodeName}.${node.className || node.parentNode?.className || ''}` : '?');
   }
 }).observe({ type: 'layout-shift', buffered: true });
-new PerformanceObserver(list => { for (const entry of list.getEntries())
-  window.__longest = Math.max(window.__longest, entry.duration);
-}).observe({ type: 'longtask', buffered: true });
 const { setTimeout, clearTimeout } = window;
 window.__timers = new Set();
 window.setTimeout = (action, delay = 0, ...given) => {
@@ -80,58 +80,69 @@ def chromium() -> str:
 
 @dataclass
 class Server:
-    """A `standfast ui` that is running."""
+    """A dashboard that is being served."""
 
     url: str
     """Without a slash at its end, and without a token."""
+    stop: Callable[[], None]
+
+
+@dataclass
+class Program(Server):
+    """A `standfast ui` that is running."""
+
     process: subprocess.Popen[str]
     log: Path
 
-    def stop(self) -> None:
-        self.process.terminate()
-        try:
-            self.process.wait(60)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
 
+def serve(place: Path, port: int = 0, **options: Any) -> Server:
+    """Serve the dashboard of a store from a thread, as `standfast ui` does from a program.
 
-def start(store: Store | Path, log: Path, **options: Any) -> Server:
-    """Start the dashboard of a store on a free port; returns when it answers.
-
-    Options are those of the command: `allow_edit=True` is `--allow-edit`. A folder `files` in that
-    of the store is shown too.
+    Options are those of `make_app`. A folder `files` in that of the store is shown too.
     """
-    place = store if isinstance(store, Path) else Path(store.url).parent
     files = place / "files"
-    options = {"port": 0, "files": files if files.is_dir() else None, **options}
-    command = [sys.executable, "-c", "from standfast.cli import main; main()", "ui", str(place)]
-    command += ["--no-open", *_as_arguments(options)]
+    app = make_app(Store(place), files=files if files.is_dir() else None, **options)
+    listening = socket.create_server(("127.0.0.1", port), backlog=128)
+    quiet = {"log_level": "critical", "access_log": False, "lifespan": "off", "ws": "none"}
+    server = uvicorn.Server(uvicorn.Config(app, timeout_graceful_shutdown=2, **quiet))
+    thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
+    thread.start()
+
+    def stop() -> None:
+        server.should_exit = True
+        app.state.site.watch.end()
+        thread.join(LONGEST_WAIT)
+
+    return Server(f"http://127.0.0.1:{listening.getsockname()[1]}", stop)
+
+
+def start(place: Path, log: Path, *options: str) -> Program:
+    """Start the program on a free port; returns when it answers."""
+    command = [sys.executable, "-c", "from standfast.cli import main; main()", "ui", place]
     with log.open("w") as out:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, text=True,
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
-        )  # fmt: skip
+            [*command, "--no-open", "--port", "0", *options],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def stop() -> None:
+        process.terminate()
+        try:
+            process.wait(60)
+        finally:
+            process.kill()
+
     end = time.monotonic() + LONGEST_WAIT
-    while time.monotonic() < end:
+    while process.poll() is None and time.monotonic() < end:
         found = re.search(r"https?://[^\s/]+:\d+", log.read_text())
         if found:
-            return Server(found[0], process, log)
-        if process.poll() is not None:
-            break
+            return Program(found[0], stop, process, log)
         time.sleep(0.02)
-    process.kill()
-    process.wait()
+    stop()
     pytest.fail(f"standfast ui did not start: {log.read_text()}")
-
-
-def _as_arguments(options: dict[str, Any]) -> Iterator[str]:
-    for name, value in options.items():
-        option = f"--{name.replace('_', '-')}"
-        if value is True:
-            yield option
-        elif value is not None and value is not False:
-            yield from (option, str(value))
 
 
 @dataclass

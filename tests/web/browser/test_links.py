@@ -11,12 +11,11 @@ from playwright.sync_api import Page
 
 from standfast import Store
 from tests.web import stores
-from tests.web.browser.browser import DESK, PHONE, check_sizes
+from tests.web.browser.browser import DESK, PHONE, check_fit, check_sizes, settle
 from tests.web.conftest import Serve
 
 MOST = 400
 """Pages; a crawl that finds more has gone astray."""
-LONG = [pytest.param(each, marks=pytest.mark.long) for each in stores.PAGES if each != "checkpoint"]
 
 
 def test_every_link_answers_and_every_page_can_be_reached_from_the_first_one(
@@ -24,9 +23,7 @@ def test_every_link_answers_and_every_page_can_be_reached_from_the_first_one(
 ) -> None:
     """One page of each kind is opened in the browser; what others link to is asked for."""
     url = served(small)
-    waiting = [f"{url}/"]
-    opened: set[str] = set()
-    answered: set[str] = set()
+    waiting, opened, answered = [f"{url}/"], set[str](), set[str]()
     with httpx.Client(timeout=60) as client:
         while waiting:
             link = waiting.pop()
@@ -42,11 +39,15 @@ def test_every_link_answers_and_every_page_can_be_reached_from_the_first_one(
             check_sizes(page, link, [DESK])
             check_place(page)
             waiting += [found for found in _links(page) if found not in answered]
+            page.set_viewport_size(PHONE)
+            settle(page)
+            check_fit(page, link)
     assert opened >= {_kind(f"{url}{path}") for path in stores.pages(small).values()}
     assert len(answered) > 20
 
 
-@pytest.mark.parametrize("name", ["checkpoint", *LONG])
+@pytest.mark.long
+@pytest.mark.parametrize("name", stores.PAGES)
 def test_every_page_fits_a_phone_and_a_desk_and_says_where_it_is(
     name: str, small: Store, served: Serve, page: Page
 ) -> None:
@@ -71,6 +72,5 @@ def _links(page: Page) -> list[str]:
 def _kind(link: str) -> str:
     """What is the same of links to pages of one kind."""
     parts = urlsplit(link)
-    path = re.sub("[0-9a-z]{24}", "RUN", parts.path)
-    path = re.sub("/[0-9]+", "/N", path)
+    path = re.sub("/[0-9]+", "/N", re.sub("[0-9a-z]{24}", "RUN", parts.path))
     return path + ("?path" if "path=" in parts.query and "." in parts.query else "")

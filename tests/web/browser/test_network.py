@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import expect, sync_playwright
+from playwright.sync_api import sync_playwright
 
 from standfast import Store
 from tests.web import stores
 from tests.web.browser.browser import ARGUMENTS, OBSERVED, Watch, chromium, visit
-from tests.web.conftest import See, Serve
-
-EVERY = ("run", "checkpoint", "compare", "mesh")
+from tests.web.conftest import Serve
 
 
-@pytest.mark.parametrize("names", [EVERY[:1], pytest.param(EVERY, marks=pytest.mark.long)])
+@pytest.mark.long  # all tests of pages watch requests; this one looks below the pages too
 def test_no_page_opens_a_connection_to_anywhere_else(
-    names: Sequence[str], small: Store, served: Serve, tmp_path: Path, watch: Watch
+    small: Store, served: Serve, tmp_path: Path, watch: Watch
 ) -> None:
-    """Below the pages too: connections, by whatever part of the browser."""
     url, log = served(small), tmp_path / "network.json"
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
@@ -32,29 +28,14 @@ def test_no_page_opens_a_connection_to_anywhere_else(
         context.add_init_script(OBSERVED)
         watch.attach(context)
         page = context.new_page()
-        page.watch = watch
-        for name in names:
+        page.watch = watch  # type: ignore[attr-defined]
+        for name in ("run", "checkpoint", "compare", "mesh"):
             visit(page, f"{url}{stores.pages(small)[name]}")
         browser.close()
     connected, asked = _network(log)
     assert connected == {url.removeprefix("http://")}
     assert asked == {url}
     assert watch.problems == []
-
-
-def test_plots_are_loaded_where_they_are_shown_and_once(see: See) -> None:
-    """They are megabytes: they come out of the installed package, and the browser keeps them."""
-    loaded = (
-        "performance.getEntriesByType('resource').filter(each => each.name.endsWith('/plotly.js'))"
-        ".map(each => each.transferSize)"
-    )
-    assert see("runs").evaluate(loaded) == []
-    see("run")
-    page = see("runs-together")
-    page.locator(".plot").first.locator("path.js-line").nth(1).wait_for()
-    assert page.locator("path.js-line").count() >= 4
-    expect(page.locator(".legend a")).to_have_text(["gpt", "low rate"])
-    assert page.evaluate(loaded) == [0]
 
 
 def _network(log: Path) -> tuple[set[str], set[str]]:
