@@ -22,8 +22,7 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 from tests import ROOT
-from tests.mutants.mutant import Mutant, WrongList, module_of, read_sources
-from tests.mutants.mutants import MUTANTS
+from tests.mutants.mutant import MUTANTS, Mutant, WrongList, module_of, read_sources
 
 PAGE: Final = ROOT / "docs" / "mutants.md"
 LIMIT: Final = 240

@@ -1,9 +1,14 @@
-"""What a mutant is, and where in the source it applies."""
+"""What a mutant is, the list of all of them, and where in the source each applies.
+
+The list is in the TOML files of this folder, a table for each mutant.
+"""
 
 from __future__ import annotations
 
+import tomllib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Final
 
 
 class WrongList(Exception):
@@ -28,6 +33,17 @@ class Mutant:
     """The defect that comes back, if the mutant takes away what fixed one."""
     long: bool = False
     """Whether only tests that are marked `long` notice."""
+
+
+def _mutant(name: str, tests: str | list[str], **fields: Any) -> Mutant:
+    return Mutant(name=name, tests=(tests,) if isinstance(tests, str) else tuple(tests), **fields)
+
+
+MUTANTS: Final = tuple(
+    _mutant(name, **fields)
+    for path in sorted(Path(__file__).parent.glob("*.toml"))
+    for name, fields in tomllib.loads(path.read_text()).items()
+)
 
 
 def module_of(mutant: Mutant, sources: dict[Path, str]) -> Path:

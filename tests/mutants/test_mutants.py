@@ -8,8 +8,7 @@ from collections import Counter
 import pytest
 
 from tests import ROOT
-from tests.mutants.mutant import Mutant, module_of, read_sources
-from tests.mutants.mutants import MUTANTS
+from tests.mutants.mutant import MUTANTS, Mutant, module_of, read_sources
 
 SOURCES = read_sources(ROOT / "src" / "standfast")
 
