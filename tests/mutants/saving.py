@@ -198,10 +198,7 @@ SAVING: Final = (
             "        except MissingFile:\n"
             "            if known"
         ),
-        tests=(
-            "tests/store/test_run_files.py"
-            "::test_no_object_writes_what_others_changed",
-        ),
+        tests=("tests/store/test_run_files.py::test_no_object_writes_what_others_changed",),
     ),
     Mutant(
         name="too-new-run-is-written-to",
@@ -259,8 +256,7 @@ SAVING: Final = (
         old="            if digests[at : at + len(expected)] != expected:\n",
         new="            if False:\n",
         tests=(
-            "tests/store/save/test_shared.py"
-            "::test_what_differs_between_ranks_is_refused_by_name",
+            "tests/store/save/test_shared.py::test_what_differs_between_ranks_is_refused_by_name",
         ),
     ),
     Mutant(

@@ -424,10 +424,7 @@ STORES: Final = (
             "                break  # deleted or replaced this moment: look again\n"
         ),
         new="            except RefNotFound:\n                raise\n",
-        tests=(
-            "tests/store/test_refs.py"
-            "::test_a_latest_that_is_replaced_meanwhile_is_the_latest",
-        ),
+        tests=("tests/store/test_refs.py::test_a_latest_that_is_replaced_meanwhile_is_the_latest",),
     ),
     Mutant(
         name="damaged-index-is-kept",
