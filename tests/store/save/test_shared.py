@@ -44,13 +44,16 @@ PLAIN = np.arange(1000, dtype=np.float64)
 Layout = Callable[[Sequence[int], int, int], list[Box]]
 
 
-def rows(shape: Sequence[int], rank: int, size: int) -> list[Box]:
+def rows(shape: Sequence[int], rank: int, size: int, axis: int = 0) -> list[Box]:
     """One stretch of rows a rank."""
-    return _nth(shape, [size, *[1] * (len(shape) - 1)], rank)
+    begin, end = (shape[axis] * n // size for n in (rank, rank + 1))
+    offsets, lengths = [0] * len(shape), [*shape]
+    offsets[axis], lengths[axis] = begin, end - begin
+    return [Box(tuple(offsets), tuple(lengths))] if end > begin else []
 
 
 def columns(shape: Sequence[int], rank: int, size: int) -> list[Box]:
-    return _nth(shape, [*[1] * (len(shape) - 1), size], rank)
+    return rows(shape, rank, size, axis=-1)
 
 
 def grid(shape: Sequence[int], rank: int, size: int) -> list[Box]:
@@ -62,16 +65,6 @@ def grid(shape: Sequence[int], rank: int, size: int) -> list[Box]:
 def whole(shape: Sequence[int], rank: int, size: int) -> list[Box]:
     """Everything, on each of them."""
     return even(shape, [1] * len(shape))
-
-
-def _nth(shape: Sequence[int], counts: Sequence[int], rank: int) -> list[Box]:
-    axis = max(range(len(counts)), key=lambda i: counts[i])
-    length, count = shape[axis], counts[axis]
-    begin, end = length * rank // count, length * (rank + 1) // count
-    offsets, lengths = [0] * len(shape), [*shape]
-    offsets[axis], lengths[axis] = begin, end - begin
-    box = Box(tuple(offsets), tuple(lengths))
-    return [] if 0 in box.shape else [box]
 
 
 LAYOUTS: dict[str, Layout] = {"rows": rows, "columns": columns, "grid": grid, "whole": whole}
