@@ -105,6 +105,8 @@ def _check_same(ours: Any, theirs: Any) -> None:
 
 
 def _key(key: Any) -> Any:
+    if isinstance(key, tuple):
+        return tuple(map(_key, key))
     return str(key) if isinstance(key, torch.dtype | torch.device) or key != key else key
 
 
