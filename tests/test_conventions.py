@@ -1,7 +1,5 @@
 """The names of Lightning and Transformers, in Standfast's terms."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from typing import Any
 
@@ -17,7 +15,7 @@ def kept(**options: Any) -> Any:
     return translate(options, options.pop("monitor", None), options.pop("mode", None)).keep
 
 
-def test_what_lightning_calls_it() -> None:
+def test_what_lightning_calls_it():
     assert kept(save_top_k=3, monitor="loss", mode="max") == Policies((KeepBest(3, "loss", "max"),))
     assert kept(save_top_k=2, save_last=True, monitor="loss") == KeepBest(2, "loss") | KeepLast(1)
     assert kept(save_top_k=-1) == Policies((KeepAll(),))
@@ -28,7 +26,7 @@ def test_what_lightning_calls_it() -> None:
     assert translate({"train_time_interval": timedelta(minutes=5)}).every == timedelta(minutes=5)
 
 
-def test_what_transformers_calls_it() -> None:
+def test_what_transformers_calls_it():
     assert kept(save_total_limit=3) == Policies((KeepLast(3),))
     assert kept(save_total_limit=0) == Policies((KeepAll(),))
     with_best = translate({"save_total_limit": 3, "metric_for_best_model": "eval_loss"})
@@ -39,7 +37,7 @@ def test_what_transformers_calls_it() -> None:
     assert translate({"save_steps": 500}).every == 500
 
 
-def test_nothing_said_is_nothing_meant() -> None:
+def test_nothing_said_is_nothing_meant():
     assert translate({}) == Translated()
     assert translate({"save_total_limit": None, "save_top_k": None}) == Translated()
     assert translate({}, "loss", "max") == Translated(monitor="loss", mode="max")
@@ -58,7 +56,7 @@ def test_nothing_said_is_nothing_meant() -> None:
     ],
     ids=str,
 )
-def test_what_makes_no_sense_is_refused(options: dict[str, Any]) -> None:
+def test_what_makes_no_sense_is_refused(options):
     with pytest.raises(BadOption) as caught:
         translate(options)
     assert any(name in str(caught.value) for name in options)

@@ -1,7 +1,5 @@
 """The pages: every link leads somewhere."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
@@ -26,7 +24,7 @@ def _anchors(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_every_link_leads_somewhere(page: Path) -> None:
+def test_every_link_leads_somewhere(page):
     for link in LINK.findall(_prose(page)):
         if "://" in link:
             continue
@@ -36,14 +34,14 @@ def test_every_link_leads_somewhere(page: Path) -> None:
         assert not anchor or anchor in _anchors(target), link
 
 
-def test_every_page_is_in_the_index() -> None:
+def test_every_page_is_in_the_index():
     index = ROOT / "docs" / "README.md"
     linked = {(index.parent / link).resolve() for link in LINK.findall(index.read_text())}
     pages = [page for page in PAGES if page.parent.name not in ("decisions", ROOT.name)]
     assert {page for page in pages if page != index} <= linked
 
 
-def test_every_test_that_a_page_names_exists() -> None:
+def test_every_test_that_a_page_names_exists():
     for page in PAGES:
         text = page.read_text()
         folder = ROOT / "".join(re.findall("are in `(tests/[\\w/]*)`", text))

@@ -5,8 +5,6 @@ The blocks of a page run one after the other, in one namespace and one empty fol
 part of a program that only its reader has.
 """
 
-from __future__ import annotations
-
 import doctest
 import os
 import re
@@ -88,9 +86,7 @@ def run_page(page: str, replaced: dict[str, str]) -> None:
 
 @pytest.mark.filterwarnings("ignore::standfast.errors.NotVerified")  # files of other programs
 @pytest.mark.parametrize("page", kept(PAGES, *(page for page in PAGES if page not in LONG)))
-def test_the_blocks_of_a_page_run(
-    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
-) -> None:
+def test_the_blocks_of_a_page_run(page, tmp_path, monkeypatch, request):
     monkeypatch.chdir(tmp_path)
     replaced = SHORTER | {"/mnt/": f"{tmp_path}/", "/data/": f"{tmp_path}/"}
     code = BEFORE.get(page, "") + "".join(code for _, code in blocks(page))
@@ -108,7 +104,7 @@ def test_the_blocks_of_a_page_run(
             torch.distributed.destroy_process_group()
 
 
-def test_a_block_that_does_not_run_says_why() -> None:
+def test_a_block_that_does_not_run_says_why():
     for page, text in PAGES.items():
         marks = [block[1] for block in BLOCK.finditer(text)]
         assert set(marks) <= MARKS | {""}, page

@@ -1,7 +1,5 @@
 """The promises of docs/guarantees.md, and the tests that carry their names."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator
@@ -21,14 +19,14 @@ def _marked(path: Path) -> Iterator[tuple[str, str]]:
                     yield from ((node.name, ast.literal_eval(name)) for name in mark.args)
 
 
-def test_every_promise_has_a_test_and_every_marker_names_a_promise() -> None:
+def test_every_promise_has_a_test_and_every_marker_names_a_promise():
     promises = PROMISE.findall((ROOT / "docs" / "guarantees.md").read_text())
     assert promises == [f"G{number}" for number in range(1, len(promises) + 1)]
     marked = {name for path in (ROOT / "tests").rglob("test_*.py") for _, name in _marked(path)}
     assert marked == set(promises)
 
 
-def test_every_promise_says_what_it_relies_on_and_what_is_not_promised() -> None:
+def test_every_promise_says_what_it_relies_on_and_what_is_not_promised():
     page = (ROOT / "docs" / "guarantees.md").read_text()
     for promise in re.split(r"^### ", page, flags=re.MULTILINE)[1:]:
         assert promise.count("\n- Relies on: ") == 1, promise

@@ -5,8 +5,6 @@ number has to rise, write a page in `docs/decisions/` that says why, and name it
 number well below its limit fails too: lower the limit, so that the gain stays.
 """
 
-from __future__ import annotations
-
 import inspect
 import json
 import subprocess
@@ -179,22 +177,22 @@ def check_limit(what: str, measured: int, most: int) -> None:
     )
 
 
-def test_every_room_has_a_row() -> None:
+def test_every_room_has_a_row():
     assert set(rooms()) == set(ROOMS)
 
 
 @pytest.mark.parametrize("name", ROOMS)
-def test_a_room_does_not_grow(name: str) -> None:
+def test_a_room_does_not_grow(name):
     check_limit(f"modules of {name}", rooms()[name].modules, ROOMS[name].modules)
     check_limit(f"lines of code of {name}", rooms()[name].lines, ROOMS[name].lines)
 
 
 @pytest.mark.parametrize("what", SIZES)
-def test_the_project_does_not_grow(what: str) -> None:
+def test_the_project_does_not_grow(what):
     check_limit(what, sizes()[what], SIZES[what].most)
 
 
-def test_no_operation_runs_through_more_code() -> None:
+def test_no_operation_runs_through_more_code():
     found = ways()
     assert set(found) == set(WAYS)
     for name, (passed, functions) in found.items():
@@ -202,7 +200,7 @@ def test_no_operation_runs_through_more_code() -> None:
         assert functions <= WAYS[name].functions * 1.05, f"{name}: {functions} functions"
 
 
-def test_every_decision_that_is_named_exists() -> None:
+def test_every_decision_that_is_named_exists():
     rows = [*ROOMS.values(), *SIZES.values(), *WAYS.values()]
     for page in {row.decision for row in rows} - {""}:
         assert (ROOT / "docs" / "decisions" / page).is_file(), page

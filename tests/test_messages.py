@@ -1,13 +1,11 @@
 """The words of messages are pinned in one file, so that tests assert what messages are about."""
 
-from __future__ import annotations
-
 import runpy
 
 from tests import ROOT
 
 
-def test_every_message_is_in_the_list() -> None:
+def test_every_message_is_in_the_list():
     listing = runpy.run_path(str(ROOT / "tools" / "messages.py"))["listing"]()
     kept = (ROOT / "docs" / "messages.txt").read_text()
     new = sorted(set(listing.splitlines()) ^ set(kept.splitlines()))

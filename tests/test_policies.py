@@ -1,7 +1,5 @@
 """Policies: what each keeps, how they go together, and what they refuse."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -49,11 +47,11 @@ def kept(policy: Any, found: list[Candidate]) -> list[int]:
     ],
     ids=str,
 )
-def test_what_a_policy_keeps(policy: Any, steps: tuple[int, ...], expected: list[int]) -> None:
+def test_what_a_policy_keeps(policy, steps, expected):
     assert kept(policy, candidates(*steps, tagged=(2,))) == expected
 
 
-def test_the_best_are_kept_and_of_equal_ones_the_earlier() -> None:
+def test_the_best_are_kept_and_of_equal_ones_the_earlier():
     found = with_losses(0.5, 0.1, 0.3, 0.1, None, math.nan, 0.0)
     assert kept(KeepBest(1, "loss"), found) == [7]
     assert kept(KeepBest(2, "loss"), found) == [2, 7]
@@ -63,14 +61,14 @@ def test_the_best_are_kept_and_of_equal_ones_the_earlier() -> None:
     assert kept(KeepBest(1, "accuracy"), found) == []
 
 
-def test_one_in_so_many_seconds_is_kept_also_over_a_clock_that_was_set_back() -> None:
+def test_one_in_so_many_seconds_is_kept_also_over_a_clock_that_was_set_back():
     found = [Candidate(i, time, {}, False) for i, time in enumerate((0, 50, 100, 150, 210))]
     assert kept(KeepEvery(seconds=100), found) == [0, 2, 4]
     back = [Candidate(i, time, {}, False) for i, time in enumerate((1000, 0, 50, 100))]
     assert kept(KeepEvery(seconds=100), back) == [0, 1, 3]
 
 
-def test_policies_go_together_and_each_says_why() -> None:
+def test_policies_go_together_and_each_says_why():
     keep = KeepLast(1) | KeepBest(1, "loss", "max") | (KeepTagged() | KeepEvery(steps=3))
     wishes = judge(keep, candidates(1, 2, 3, 4, 5, tagged=(2,)))
     assert {step: wish.reasons for step, wish in wishes.items()} == {
@@ -84,7 +82,7 @@ def test_policies_go_together_and_each_says_why() -> None:
     assert len((KeepLast(1) | KeepLast(1)).policies) == 1
 
 
-def test_a_part_is_kept_if_any_policy_keeps_it() -> None:
+def test_a_part_is_kept_if_any_policy_keeps_it():
     keep = KeepLast(2) | KeepEvery(steps=2, without=("optimizer", "ema"))
     wishes = judge(keep | KeepAll(without="optimizer"), candidates(1, 2, 3, 4))
     left_out = {step: [*wish.without] for step, wish in wishes.items()}
@@ -104,15 +102,13 @@ POLICIES = {
     st.integers(1, 5),
     st.sampled_from([*POLICIES]),
 )
-def test_what_was_kept_is_kept_again_once_the_rest_is_gone(
-    steps: list[int], n: int, kind: str
-) -> None:
+def test_what_was_kept_is_kept_again_once_the_rest_is_gone(steps, n, kind):
     policy, found = POLICIES[kind](n), candidates(*steps)
     first = kept(policy, found)
     assert kept(policy, [each for each in found if each.step in first]) == first
 
 
-def test_policies_are_stored_and_read_again() -> None:
+def test_policies_are_stored_and_read_again():
     keep = KeepLast(3) | KeepBest(2, "loss", "max", without=("optimizer",)) | KeepEvery(steps=10)
     keep = keep | KeepEvery(seconds=2.5) | KeepTagged() | KeepAll(without="optimizer")
     wanted = retention(keep, "1.5 GB")
@@ -136,7 +132,7 @@ def test_policies_are_stored_and_read_again() -> None:
         b'{"keeps":[]}',
     ],
 )
-def test_what_was_stored_by_somebody_else_is_checked(text: bytes) -> None:
+def test_what_was_stored_by_somebody_else_is_checked(text):
     with pytest.raises(msgspec.ValidationError):
         msgspec.json.decode(text, type=Retention)
 
@@ -163,12 +159,12 @@ def test_what_was_stored_by_somebody_else_is_checked(text: bytes) -> None:
     ],
     ids=range(16),
 )
-def test_what_makes_no_sense_is_refused(make: Any) -> None:
+def test_what_makes_no_sense_is_refused(make):
     with pytest.raises(BadOption):
         make()
 
 
-def test_the_metric_that_is_monitored_stands_in_for_one_that_is_not_named() -> None:
+def test_the_metric_that_is_monitored_stands_in_for_one_that_is_not_named():
     wanted = retention(KeepBest(2), monitor="accuracy", mode="max")
     assert wanted == Retention((KeepBest(2, "accuracy", "max"),))
     wanted = retention(KeepBest(2, "loss"), monitor="accuracy", mode="max")
@@ -176,7 +172,7 @@ def test_the_metric_that_is_monitored_stands_in_for_one_that_is_not_named() -> N
     assert retention(None) is None
 
 
-def test_sizes_are_what_people_write() -> None:
+def test_sizes_are_what_people_write():
     for text, number in {
         "50GB": 50 * 10**9,
         "1.5 TB": 1_500_000_000_000,

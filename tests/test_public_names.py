@@ -1,12 +1,9 @@
 """The names users call, pinned: a change here is a change for them."""
 
-from __future__ import annotations
-
 import inspect
 import re
 import subprocess
 import sys
-from types import ModuleType
 
 import pytest
 
@@ -44,13 +41,13 @@ ARGUMENTS = {
 
 
 @pytest.mark.parametrize("module", NAMES, ids=lambda module: module.__name__)
-def test_the_public_names_are_these(module: ModuleType) -> None:
+def test_the_public_names_are_these(module):
     assert sorted(module.__all__) == NAMES[module].split()
     assert all(hasattr(module, name) for name in module.__all__)
 
 
 @pytest.mark.parametrize("name", ARGUMENTS)
-def test_their_arguments_are_these(name: str) -> None:
+def test_their_arguments_are_these(name):
     parameters = inspect.signature(getattr(standfast, name)).parameters
     assert [*parameters] == ARGUMENTS[name].split()
 
@@ -59,7 +56,7 @@ def _run(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
 
 
-def test_importing_standfast_imports_no_framework_and_nothing_of_simulations() -> None:
+def test_importing_standfast_imports_no_framework_and_nothing_of_simulations():
     done = _run("import standfast, sys; print(*sys.modules)")
     imported = done.stdout.split()
     assert "standfast" in imported
@@ -69,12 +66,12 @@ def test_importing_standfast_imports_no_framework_and_nothing_of_simulations() -
 
 
 @pytest.mark.long
-def test_integrations_are_attributes_of_the_package() -> None:
+def test_integrations_are_attributes_of_the_package():
     done = _run("import standfast as s; print(s.dcp.Writer, s.lightning.StandfastCheckpoint)")
     assert "standfast.lightning.callback.StandfastCheckpoint" in done.stdout
 
 
-def test_windows_is_refused_with_one_clear_error() -> None:
+def test_windows_is_refused_with_one_clear_error():
     done = _run("import sys; sys.platform = 'win32'; import standfast")
     assert done.returncode == 1
     assert re.match("ImportError: .*Windows", done.stderr.splitlines()[-1])
@@ -85,7 +82,7 @@ def _classes() -> list[type[Exception]]:
     return [kind for kind in found if kind.__module__ == errors.__name__]
 
 
-def test_every_error_stands_in_the_drawn_tree_and_in_the_docs() -> None:
+def test_every_error_stands_in_the_drawn_tree_and_in_the_docs():
     page = (ROOT / "docs" / "errors.md").read_text()
     for kind in _classes():
         assert kind.__name__ in (errors.__doc__ or ""), kind
@@ -94,7 +91,7 @@ def test_every_error_stands_in_the_drawn_tree_and_in_the_docs() -> None:
         assert kind.__doc__
 
 
-def test_every_error_has_the_bases_that_are_drawn() -> None:
+def test_every_error_has_the_bases_that_are_drawn():
     for line in (errors.__doc__ or "").splitlines():
         if "─" in line:
             name, _, bases = line.split("─")[-1].strip().partition(" (")
@@ -104,7 +101,7 @@ def test_every_error_has_the_bases_that_are_drawn() -> None:
                 assert base in [parent.__name__ for parent in kind.__mro__], line
 
 
-def test_errors_are_the_built_in_errors_that_programs_catch() -> None:
+def test_errors_are_the_built_in_errors_that_programs_catch():
     assert issubclass(errors.MissingFile, FileNotFoundError)
     assert issubclass(errors.WriteFailed, OSError)
     assert issubclass(errors.TensorNotFound, KeyError)

@@ -1,7 +1,5 @@
 """The rooms of the package: each imports only rooms below it, and only their public modules."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -113,11 +111,11 @@ def _crossings() -> Iterator[tuple[str, str]]:
                 yield name.removeprefix("standfast."), imported
 
 
-def test_every_module_is_in_a_room() -> None:
+def test_every_module_is_in_a_room():
     assert {room(name) for name in modules()} == {*ROOMS, "standfast"}
 
 
-def test_each_room_imports_only_rooms_below_it() -> None:
+def test_each_room_imports_only_rooms_below_it():
     order = [*ROOMS, "standfast"]
     wrong = [
         f"{module} imports {imported}"
@@ -128,7 +126,7 @@ def test_each_room_imports_only_rooms_below_it() -> None:
     assert wrong == []
 
 
-def test_frameworks_do_not_import_each_other() -> None:
+def test_frameworks_do_not_import_each_other():
     wrong = [
         f"{module} imports {imported}"
         for module, imported in _crossings()
@@ -137,7 +135,7 @@ def test_frameworks_do_not_import_each_other() -> None:
     assert wrong == []
 
 
-def test_the_public_modules_of_each_room_are_these() -> None:
+def test_the_public_modules_of_each_room_are_these():
     found: dict[str, set[str]] = {}
     for name, path in modules().items():
         for imported in own_imports(path):
@@ -148,7 +146,7 @@ def test_the_public_modules_of_each_room_are_these() -> None:
     }
 
 
-def test_formats_do_not_import_each_other() -> None:
+def test_formats_do_not_import_each_other():
     shared = {"zip"}
     folders = {path.name for path in (SOURCE / "formats").iterdir() if path.is_dir()}
     formats = folders - shared - {"__pycache__"}
@@ -159,7 +157,7 @@ def test_formats_do_not_import_each_other() -> None:
             assert not others & (formats - {name}), path
 
 
-def test_the_core_imports_no_framework() -> None:
+def test_the_core_imports_no_framework():
     models = {SOURCE / "tenzor" / "lenet.py", SOURCE / "packages" / "model" / "gpt.py"}
     for path in paths():
         if path.relative_to(SOURCE).parts[0] not in FRAMEWORKS and path not in models:
@@ -168,7 +166,7 @@ def test_the_core_imports_no_framework() -> None:
             assert "torch" not in imports(path), path
 
 
-def test_only_the_files_room_changes_disks() -> None:
+def test_only_the_files_room_changes_disks():
     for path in paths():
         if path.relative_to(SOURCE).parts[0] != "files":
             text = path.read_text()
@@ -176,7 +174,7 @@ def test_only_the_files_room_changes_disks() -> None:
                 assert call not in text, f"{path} calls {call}"
 
 
-def test_no_folder_has_more_than_twenty_modules() -> None:
+def test_no_folder_has_more_than_twenty_modules():
     for top in (SOURCE, Path(__file__).parent):
         for folder in [top, *(each for each in top.rglob("*") if each.is_dir())]:
             assert len(list(folder.glob("*.py"))) <= 20, folder

@@ -1,7 +1,5 @@
 """When a checkpoint is due."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -15,12 +13,12 @@ from standfast.errors import BadSchedule
 from standfast.schedule import Schedule, cadence
 
 
-def test_a_schedule_is_due_every_interval_from_its_start() -> None:
+def test_a_schedule_is_due_every_interval_from_its_start():
     schedule = Schedule(10, start=5)
     assert [step for step in range(-20, 40) if schedule.should_checkpoint(step)] == [5, 15, 25, 35]
 
 
-def test_a_schedule_without_a_start_is_due_at_step_0() -> None:
+def test_a_schedule_without_a_start_is_due_at_step_0():
     assert [step for step in range(21) if Schedule(10).should_checkpoint(step)] == [0, 10, 20]
     schedule = Schedule(np.int64(10), np.uint8(5))  # type: ignore[arg-type]
     assert schedule == Schedule(10, 5)
@@ -40,7 +38,7 @@ def test_a_schedule_without_a_start_is_due_at_step_0() -> None:
     ],
     ids=str,
 )
-def test_by_steps_nothing_but_the_step_counts(every: Any, due: list[int]) -> None:
+def test_by_steps_nothing_but_the_step_counts(every, due):
     every = cadence(every)
     every.begin(10.0)
     assert [step for step in range(21) if every.is_due(step, 1e9 * step)] == due
@@ -48,7 +46,7 @@ def test_by_steps_nothing_but_the_step_counts(every: Any, due: list[int]) -> Non
     assert [step for step in range(21) if every.is_due(step, 11.0)] == due
 
 
-def test_a_cadence_says_whether_the_steps_alone_decide() -> None:
+def test_a_cadence_says_whether_the_steps_alone_decide():
     steps = {every: cadence(every).by_steps for every in (100, Schedule(5), "1s", "1%")}
     assert [*steps.values()] == [True, True, False, False]
 
@@ -56,7 +54,7 @@ def test_a_cadence_says_whether_the_steps_alone_decide() -> None:
 @pytest.mark.parametrize(
     "fields", [(-1,), (1.0,), ("10",), (None,), (True,), (10, 0.5), (10, False)], ids=repr
 )
-def test_a_schedule_refuses_what_is_no_number_of_steps(fields: tuple[Any, ...]) -> None:
+def test_a_schedule_refuses_what_is_no_number_of_steps(fields):
     with pytest.raises(BadSchedule):
         Schedule(*fields)
 
@@ -74,14 +72,14 @@ SECONDS = {
 
 
 @pytest.mark.parametrize("text", SECONDS)
-def test_by_the_clock_it_is_due_when_the_time_has_passed_since_the_beginning(text: str) -> None:
+def test_by_the_clock_it_is_due_when_the_time_has_passed_since_the_beginning(text):
     every, interval = cadence(text), SECONDS[text]
     every.begin(1000.0)
     assert not every.is_due(1, 1000.0 + interval * 0.999)
     assert every.is_due(2, 1000.0 + interval)
 
 
-def test_by_the_clock_each_save_starts_the_time_anew() -> None:
+def test_by_the_clock_each_save_starts_the_time_anew():
     every = cadence(timedelta(minutes=1))
     assert not every.is_due(0, 5000.0), "the first question begins it if nothing else did"
     assert every.is_due(1, 5060.0)
@@ -90,7 +88,7 @@ def test_by_the_clock_each_save_starts_the_time_anew() -> None:
     assert every.is_due(3, 5121.0)
 
 
-def test_by_budget_the_first_is_due_at_once_and_the_next_when_it_is_paid() -> None:
+def test_by_budget_the_first_is_due_at_once_and_the_next_when_it_is_paid():
     every = cadence("1%")
     every.begin(0.0)
     assert every.is_due(1, 0.0)
@@ -123,7 +121,7 @@ PRICES: dict[str, Callable[[], Iterator[float]]] = {
 
 @pytest.mark.parametrize("prices", PRICES)
 @pytest.mark.parametrize("percent", [0.5, 3.0, 20.0])
-def test_by_budget_a_long_run_keeps_its_share_and_uses_it(prices: str, percent: float) -> None:
+def test_by_budget_a_long_run_keeps_its_share_and_uses_it(prices, percent):
     every, price = cadence(f"{percent}%"), PRICES[prices]()
     now, held, paid, saves = 0.0, 0.0, 0.0, 0
     every.begin(now)
@@ -151,7 +149,7 @@ REFUSED: list[Any] = [
 
 
 @pytest.mark.parametrize("every", REFUSED, ids=lambda every: ascii(every)[:20])
-def test_what_says_no_time_to_save_at_is_refused(every: Any) -> None:
+def test_what_says_no_time_to_save_at_is_refused(every):
     with pytest.raises(BadSchedule) as caught:
         cadence(every)
     message = str(caught.value)
@@ -175,5 +173,5 @@ WORDS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("words", WORDS)
-def test_a_cadence_says_in_words_when_it_saves(words: str) -> None:
+def test_a_cadence_says_in_words_when_it_saves(words):
     assert str(cadence(WORDS[words])) == words

@@ -1,7 +1,5 @@
 """A URL is never taken for a path on this machine: a row for each public function and command."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -146,7 +144,7 @@ def _names() -> list[str]:
 
 
 @pytest.mark.parametrize("name", kept(FUNCTIONS, *QUICK))
-def test_a_function_refuses_a_url_and_makes_nothing(name: str) -> None:
+def test_a_function_refuses_a_url_and_makes_nothing(name):
     before = _names()
     for url in URLS:
         for given in (url, Path(url)):
@@ -156,9 +154,7 @@ def test_a_function_refuses_a_url_and_makes_nothing(name: str) -> None:
 
 
 @pytest.mark.parametrize("command", [" ".join(each.split()) for each in COMMANDS.split(";")])
-def test_a_command_refuses_a_url_and_makes_nothing(
-    command: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_command_refuses_a_url_and_makes_nothing(command, monkeypatch):
     monkeypatch.setenv("STANDFAST_STORE", "store")
     before = _names()
     for url in URLS:
@@ -171,7 +167,7 @@ def test_a_command_refuses_a_url_and_makes_nothing(
 
 
 @pytest.mark.parametrize("name", TAKEN_BY_STORES)
-def test_what_takes_urls_refuses_what_a_path_makes_of_one(name: str) -> None:
+def test_what_takes_urls_refuses_what_a_path_makes_of_one(name):
     before = _names()
     for given in (Path("s3://bucket/x"), "s3:/bucket/x", Path("S3://bucket/x"), "S3:/x"):
         with pytest.raises(BadOption):
@@ -179,14 +175,14 @@ def test_what_takes_urls_refuses_what_a_path_makes_of_one(name: str) -> None:
     assert _names() == before
 
 
-def test_a_name_with_a_colon_is_a_path() -> None:
+def test_a_name_with_a_colon_is_a_path():
     for name in ("a:b.safetensors", "C:/x.safetensors", "s3:x.npz", "e:/x://y.npz"):
         Path(name).parent.mkdir(parents=True, exist_ok=True)
         standfast.save(name, STATE)
         assert standfast.load(name)["w"].tolist() == [0, 1, 2]
 
 
-def test_a_secret_in_a_url_is_not_shown() -> None:
+def test_a_secret_in_a_url_is_not_shown():
     for given in ("s3://key:HIDDEN@bucket/x", Path("s3://key:HIDDEN@bucket/x"), b"s3://b/x?HIDDEN"):
         with pytest.raises(BadOption) as caught:
             check_local(given)

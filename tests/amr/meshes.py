@@ -1,7 +1,5 @@
 """Meshes made at random, and what they hold, as plain dictionaries."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import threading

@@ -1,7 +1,5 @@
 """Small states of trees: in memory, as files, and as snapshots of several ranks."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A mesh on ranks is the mesh on one, block by block and bit by bit."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -45,7 +43,7 @@ MESHES: dict[str, dict[str, Any]] = {
         *(("2-D", 3), ("gauge", 2), ("3-D", 4), ("mixed vector", 3)),
     ),
 )
-def test_meshes_fields_and_ghosts_are_the_same_on_any_number_of_ranks(of: str, size: int) -> None:
+def test_meshes_fields_and_ghosts_are_the_same_on_any_number_of_ranks(of, size):
     def program(comm: Any) -> Any:
         tree, arena = random_mesh(3, 4, holes=False, **MESHES[of])
         repartition(tree, arena, comm, np.random.default_rng(size).random(len(tree.live)))
@@ -61,7 +59,7 @@ def test_meshes_fields_and_ghosts_are_the_same_on_any_number_of_ranks(of: str, s
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
 @pytest.mark.parametrize("of", [{"nd": 2, "base": 3, "gauge": 1}, LATTICE], ids=["open", "3-D"])
-def test_halos_are_the_same_on_any_number_of_ranks(of: Any, size: int) -> None:
+def test_halos_are_the_same_on_any_number_of_ranks(of, size):
     def program(comm: Any) -> Any:
         tree, arena = random_mesh(4, 0, **of)
         repartition(tree, arena, comm, np.random.default_rng(9).random(len(tree.live)))
@@ -71,7 +69,7 @@ def test_halos_are_the_same_on_any_number_of_ranks(of: Any, size: int) -> None:
 
 
 @pytest.mark.parametrize("count", kept((2, 3, 4), 3))
-def test_ranks_of_mpi_have_the_mesh_and_the_steps_of_one(count: int, tmp_path: Path) -> None:
+def test_ranks_of_mpi_have_the_mesh_and_the_steps_of_one(count, tmp_path):
     paths = [format_ranked_path(tmp_path, "flow", 100, rank) for rank in range(3)]
     for rank, path in enumerate(paths):
         tree, arena = channel()

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -26,7 +24,6 @@ from tests.amr.meshes import (
     random_mesh,
 )
 from tests.kit.rank_threads import on_threads
-from tests.kit.seams import Seams
 
 GAUGE: dict[str, Any] = {"nd": 2, "base": 3, "gauge": 2}
 VECTOR: dict[str, Any] = {"nd": 2, "base": 3, "topology": "mixed", "components": 3}
@@ -36,7 +33,7 @@ VECTOR: dict[str, Any] = {"nd": 2, "base": 3, "topology": "mixed", "components":
     "of", [{"nd": 3, "base": 2}, VECTOR, GAUGE], ids=["scalar", "mixed vector", "gauge"]
 )
 @pytest.mark.parametrize("size", [1, 2, 4])
-def test_blocks_come_to_their_owners_with_fields_and_links(of: Any, size: int) -> None:
+def test_blocks_come_to_their_owners_with_fields_and_links(of, size):
     def program(comm: Any) -> Any:
         tree, arena = random_mesh(7, **of)
         shard = ShardContext.from_tree(tree, comm, "morton_contiguous")
@@ -60,7 +57,7 @@ def test_blocks_come_to_their_owners_with_fields_and_links(of: Any, size: int) -
     assert merged([last for _, last in answers]) == expected
 
 
-def test_a_copy_that_the_owner_has_is_the_one_that_is_kept() -> None:
+def test_a_copy_that_the_owner_has_is_the_one_that_is_kept():
     def program(comm: Any) -> Any:
         tree, arena = empty_mesh(base=2)
         for place in ((0, 0), (4, 0)):
@@ -107,7 +104,7 @@ REFUSED: dict[str, tuple[Callable[[Any, Any, Any], object], type[StandfastError]
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_is_refused_is_refused_on_all_ranks_and_nothing_moves(name: str) -> None:
+def test_what_is_refused_is_refused_on_all_ranks_and_nothing_moves(name):
     call, error, told = REFUSED[name]
 
     def program(comm: Any) -> None:
@@ -123,7 +120,7 @@ def test_what_is_refused_is_refused_on_all_ranks_and_nothing_moves(name: str) ->
     assert on_threads(2, program) == [None, None]
 
 
-def test_a_block_that_no_tree_would_insert_does_not_leave_its_rank() -> None:
+def test_a_block_that_no_tree_would_insert_does_not_leave_its_rank():
     def program(comm: Any) -> None:
         tree, arena = empty_mesh()
         if comm.rank == 0:
@@ -138,7 +135,7 @@ def test_a_block_that_no_tree_would_insert_does_not_leave_its_rank() -> None:
     assert on_threads(2, program) == [None, None]
 
 
-def test_no_room_on_one_rank_fails_on_all_and_nothing_is_lost(seams: Seams) -> None:
+def test_no_room_on_one_rank_fails_on_all_and_nothing_is_lost(seams):
     memory = ShortMemory(seams, "zeros")
 
     def program(comm: Any) -> Any:
@@ -163,7 +160,7 @@ def test_no_room_on_one_rank_fails_on_all_and_nothing_is_lost(seams: Seams) -> N
 @pytest.mark.parametrize(
     ("blocks", "ranks", "owners"), [(7, 3, "0001122"), (2, 4, "01"), (0, 2, "")]
 )
-def test_blocks_are_shared_out_evenly(blocks: int, ranks: int, owners: str) -> None:
+def test_blocks_are_shared_out_evenly(blocks, ranks, owners):
     assert even_owners(blocks, ranks).tolist() == list(map(int, owners))
 
 
@@ -176,12 +173,12 @@ def test_blocks_are_shared_out_evenly(blocks: int, ranks: int, owners: str) -> N
         *(([scale, scale, 0.0], 3, "022") for scale in (1e308, 1e300, 2.0**-1022, 5e-324)),
     ],
 )
-def test_weights_are_shared_out_in_order(weights: Any, ranks: int, owners: str) -> None:
+def test_weights_are_shared_out_in_order(weights, ranks, owners):
     assert weighted_owners(np.array(weights), ranks).tolist() == list(map(int, owners))
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_owners_by_weights_do_not_depend_on_their_unit(seed: int) -> None:
+def test_owners_by_weights_do_not_depend_on_their_unit(seed):
     weights = np.random.default_rng(seed).random(40)
     owners = weighted_owners(weights, 7)
     assert np.all(np.diff(owners) >= 0)
@@ -190,7 +187,7 @@ def test_owners_by_weights_do_not_depend_on_their_unit(seed: int) -> None:
         assert weighted_owners(np.ldexp(weights, exponent), 7).tolist() == owners.tolist()
 
 
-def test_one_rank_owns_all_blocks_sorted_by_key() -> None:
+def test_one_rank_owns_all_blocks_sorted_by_key():
     tree, _ = random_mesh(1)
     shard = ShardContext.from_tree(tree, None, "morton_contiguous")
     assert list(map(tuple, shard.keys.tolist())) == sorted(tree.keys())
@@ -204,7 +201,7 @@ def test_one_rank_owns_all_blocks_sorted_by_key() -> None:
         shard.owned_by(1)
 
 
-def test_a_tree_that_every_rank_has_is_split_evenly() -> None:
+def test_a_tree_that_every_rank_has_is_split_evenly():
     def program(comm: Any) -> Any:
         tree, _ = random_mesh(1)
         shard = ShardContext.from_tree(tree, comm, "morton_contiguous")
@@ -219,7 +216,7 @@ def test_a_tree_that_every_rank_has_is_split_evenly() -> None:
     assert answers[0][1] == even_owners(len(tree.live), 3).tolist()
 
 
-def test_shared_out_by_hand_a_block_belongs_to_who_has_it() -> None:
+def test_shared_out_by_hand_a_block_belongs_to_who_has_it():
     def program(comm: Any) -> Any:
         tree, _ = empty_mesh(base=4)
         tree.insert_block((4 * comm.rank, 4), 0)
@@ -234,7 +231,7 @@ def test_shared_out_by_hand_a_block_belongs_to_who_has_it() -> None:
     assert on_threads(2, program) == [6, 6]
 
 
-def test_ranks_that_disagree_on_the_mesh_are_refused_on_all() -> None:
+def test_ranks_that_disagree_on_the_mesh_are_refused_on_all():
     def program(comm: Any) -> None:
         tree, _ = empty_mesh()
         tree.insert_block((4, 0) if comm.rank else (0, 0), 0)

@@ -1,7 +1,5 @@
 """Trees in states that are worth saving, made by the operations of the tree and the arena."""
 
-from __future__ import annotations
-
 import io
 from typing import Any
 

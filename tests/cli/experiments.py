@@ -1,7 +1,5 @@
 """A store whose runs came from each other, for the commands that compare and list them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The command line as a person and a script see it."""
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import shutil
@@ -16,8 +14,7 @@ import torch
 import standfast
 from standfast.tenzor import Checkpoint
 from tests import GOLDEN
-from tests.kit.cli import ON_TERMINAL, Terminal, call, flip, open_terminal
-from tests.kit.seams import Seams
+from tests.kit.cli import ON_TERMINAL, call, flip, open_terminal
 
 STANDFAST = str(Path(sys.executable).with_name("standfast"))
 
@@ -37,7 +34,7 @@ def damaged(path: Path) -> Path:
     return damaged
 
 
-def test_show_prints_plain_columns_into_a_pipe(path: Path) -> None:
+def test_show_prints_plain_columns_into_a_pipe(path):
     assert call("show", path).lines == [
         str(path),
         "safetensors, 28.1 kB, 2 tensors, 6,001 elements, with digests",
@@ -54,9 +51,7 @@ def test_show_prints_plain_columns_into_a_pipe(path: Path) -> None:
     assert shown["tensors"][0] == weight
 
 
-def test_a_terminal_shows_the_first_tensors_unless_asked_for_all(
-    tmp_path: Path, terminal: Terminal
-) -> None:
+def test_a_terminal_shows_the_first_tensors_unless_asked_for_all(tmp_path, terminal):
     path = tmp_path / "many.safetensors"
     standfast.save(path, {f"tensor.{i}": np.ones(1) for i in range(45)})
     shown = terminal("show", path)
@@ -68,7 +63,7 @@ def test_a_terminal_shows_the_first_tensors_unless_asked_for_all(
     assert "tensor.44" in call("show", path).out
 
 
-def test_names_in_a_file_cannot_steer_the_terminal(tmp_path: Path, terminal: Terminal) -> None:
+def test_names_in_a_file_cannot_steer_the_terminal(tmp_path, terminal):
     path = tmp_path / "hostile.safetensors"
     standfast.save(path, {"\x1b[2Jgone": np.ones(1)}, {"key\x1b[31m": "\x07bell"})
     for shown in (terminal("show", path), call("show", path).out):
@@ -77,9 +72,7 @@ def test_names_in_a_file_cannot_steer_the_terminal(tmp_path: Path, terminal: Ter
         assert r"\x1b[2Jgone" in shown
 
 
-def test_verify_says_what_is_intact_and_what_is_damaged(
-    path: Path, damaged: Path, tmp_path: Path
-) -> None:
+def test_verify_says_what_is_intact_and_what_is_damaged(path, damaged, tmp_path):
     done = call("verify", path)
     assert (done.code, done.out) == (0, f"intact      {path}: 2 tensors, 24 kB, every byte\n")
     done = call("verify", path, damaged)
@@ -96,7 +89,7 @@ def test_verify_says_what_is_intact_and_what_is_damaged(
     assert not damaged.with_suffix(".pt").exists()
 
 
-def test_exit_codes_tell_damage_from_wrong_use(path: Path, tmp_path: Path) -> None:
+def test_exit_codes_tell_damage_from_wrong_use(path, tmp_path):
     broken, text = tmp_path / "broken.safetensors", tmp_path / "notes.txt"
     broken.write_bytes(path.read_bytes()[:1000])
     text.write_text("nothing to see")
@@ -122,7 +115,7 @@ def test_exit_codes_tell_damage_from_wrong_use(path: Path, tmp_path: Path) -> No
     assert {args: call(*args).code for args in codes} == codes
 
 
-def test_the_installed_program_ends_with_a_line_and_an_exit_code(path: Path) -> None:
+def test_the_installed_program_ends_with_a_line_and_an_exit_code(path):
     path.write_bytes(path.read_bytes()[:1000])
     done = subprocess.run([STANDFAST, "verify", path], capture_output=True, text=True)
     (line,) = (done.stdout + done.stderr).splitlines()
@@ -137,9 +130,7 @@ output.time = types.SimpleNamespace(monotonic=itertools.count(0, 2).__next__)
 """
 
 
-def test_a_slow_verify_shows_a_progress_bar_on_a_terminal_only(
-    path: Path, terminal: Terminal, seams: Seams
-) -> None:
+def test_a_slow_verify_shows_a_progress_bar_on_a_terminal_only(path, terminal, seams):
     with open_terminal(SLOW + ON_TERMINAL) as slow:
         assert "━" in slow("verify", path)
     assert "━" not in terminal("verify", path)
@@ -148,7 +139,7 @@ def test_a_slow_verify_shows_a_progress_bar_on_a_terminal_only(
     assert (done.out[:6], done.err) == ("intact", "")
 
 
-def test_convert_says_what_was_proven_and_what_was_cast(path: Path) -> None:
+def test_convert_says_what_was_proven_and_what_was_cast(path):
     new = path.with_suffix(".oxck")
     refused = call("convert", path, new)
     assert refused.code == 2
@@ -169,7 +160,7 @@ def test_convert_says_what_was_proven_and_what_was_cast(path: Path) -> None:
     assert call("verify", new).code == 2
 
 
-def test_names_are_given_to_a_file_that_has_only_their_hashes(tmp_path: Path) -> None:
+def test_names_are_given_to_a_file_that_has_only_their_hashes(tmp_path):
     names = tmp_path / "names.txt"
     names.write_text("conv1_weight\nconv1_bias\nnone_of_them\n", "utf-8-sig")  # as editors do
     original, new = GOLDEN / "tenzor_checkpoint.tenzor", tmp_path / "new.safetensors"
@@ -186,7 +177,7 @@ def test_names_are_given_to_a_file_that_has_only_their_hashes(tmp_path: Path) ->
         assert str(unreadable) in done.err
 
 
-def test_show_leaves_out_what_a_checkpoint_keeps_for_itself(tmp_path: Path) -> None:
+def test_show_leaves_out_what_a_checkpoint_keeps_for_itself(tmp_path):
     path = tmp_path / "epoch_5.tenzor"
     extra = {"long": list(range(2000))}
     Checkpoint.save(path, {"w": np.ones(2)}, None, {"epoch": 5}, extra=extra)
@@ -196,7 +187,7 @@ def test_show_leaves_out_what_a_checkpoint_keeps_for_itself(tmp_path: Path) -> N
     assert "1999" in call("show", path, "--json").out
 
 
-def test_diff_prints_the_worst_first_and_exits_by_it(path: Path) -> None:
+def test_diff_prints_the_worst_first_and_exits_by_it(path):
     new = path.with_suffix(".npz")
     weight = np.ones((300, 20), np.float32)
     weight[7, 3] = 1.5
@@ -219,7 +210,7 @@ def test_diff_prints_the_worst_first_and_exits_by_it(path: Path) -> None:
     assert call("diff", path, path).code == 0
 
 
-def test_show_of_files_with_foreign_objects(tmp_path: Path) -> None:
+def test_show_of_files_with_foreign_objects(tmp_path):
     path, odd = tmp_path / "lightning.ckpt", tmp_path / "odd.pt"
     torch.save({"state_dict": {"w": torch.ones(2)}, "hparams": argparse.Namespace(lr=1)}, path)
     refused = call("show", path)

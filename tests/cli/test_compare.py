@@ -1,11 +1,8 @@
 """docs/compare.md shows what the commands print."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -31,7 +28,7 @@ def _same_on_every_machine(lines: list[str]) -> list[str]:
 
 
 @pytest.mark.long
-def test_it_is_what_the_commands_print(tmp_path: Path) -> None:
+def test_it_is_what_the_commands_print(tmp_path):
     example = [sys.executable, ROOT / "examples" / "compare.py", tmp_path / "runs"]
     subprocess.run(example, check=True)
     story = _story()

@@ -1,7 +1,5 @@
 """What is printed when nobody reads it, and when somebody waits for it."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -28,7 +26,7 @@ def started(then: str, **environment: str) -> subprocess.Popen[bytes]:
 
 
 @pytest.mark.parametrize("name", ["stdout", "stderr"])
-def test_who_prints_and_is_not_read_ends(name: str) -> None:
+def test_who_prints_and_is_not_read_ends(name):
     with started(f"input(); print('x', file=sys.{name}, flush=True); print('on')") as process:
         assert process.stdin is not None
         assert process.stdout is not None
@@ -41,7 +39,7 @@ def test_who_prints_and_is_not_read_ends(name: str) -> None:
         assert process.wait(60) == 141
 
 
-def test_another_pipe_that_nobody_reads_ends_nobody_and_the_encoding_stays() -> None:
+def test_another_pipe_that_nobody_reads_ends_nobody_and_the_encoding_stays():
     program = """
 reading, writing = os.pipe()
 os.close(reading)
@@ -56,7 +54,7 @@ except BrokenPipeError:
 
 
 @pytest.mark.parametrize(("unbuffered", "seen"), [("1", b"x\n"), ("", b"")])
-def test_output_is_buffered_unless_python_is_told_not_to(unbuffered: str, seen: bytes) -> None:
+def test_output_is_buffered_unless_python_is_told_not_to(unbuffered, seen):
     program = "print('x'); sys.stdin.readline(); os._exit(0)"
     with started(program, PYTHONUNBUFFERED=unbuffered) as process:
         assert process.communicate(b"\n", timeout=60)[0] == seen

@@ -1,7 +1,5 @@
 """Which store a command works in, and what is a file and what a checkpoint."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 
@@ -33,8 +31,8 @@ def other(tmp_path: Path) -> Path:
 
 
 def test_a_store_is_named_by_an_option_or_the_environment_or_is_the_nearest_folder_above(
-    store: Path, other: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    store, other, monkeypatch
+):
     assert "bert" in call("ls", "--store", store).out
     with monkeypatch.context() as patch:
         patch.setenv("STANDFAST_STORE", str(store))
@@ -51,7 +49,7 @@ def test_a_store_is_named_by_an_option_or_the_environment_or_is_the_nearest_fold
     assert "only here" in call("ls").out
 
 
-def test_every_command_wants_a_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_command_wants_a_store(tmp_path, monkeypatch):
     for command in (
         "show gpt, verify gpt, verify --all, diff gpt bert, ls, export gpt folder, tag gpt name, "
         "tag --delete name, note gpt text, rename gpt name, rm gpt, du, doctor, import ., "
@@ -68,7 +66,7 @@ def test_every_command_wants_a_store(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert "$STANDFAST_STORE: /nowhere" in call("du").err
 
 
-def test_a_slash_or_a_known_suffix_makes_a_file(store: Path, tmp_path: Path) -> None:
+def test_a_slash_or_a_known_suffix_makes_a_file(store, tmp_path):
     standfast.save(tmp_path / "model.safetensors", {"w": np.ones(2)})
     shutil.copy("model.safetensors", "gpt")
     assert call("show", "model.safetensors").lines[0] == "model.safetensors"

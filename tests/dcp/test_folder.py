@@ -60,7 +60,6 @@ from standfast.tensors import TensorSpec
 from standfast.tensors.shards import Box
 from tests import ROOT
 from tests.kit.descriptors import open_files
-from tests.kit.seams import Seams
 from tests.kit.stores import same
 
 RANKS = 4
@@ -147,7 +146,7 @@ def four_ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # Four ranks
 
 
-def test_the_state_of_four_ranks_comes_back_bit_for_bit(four_ranks: Path) -> None:
+def test_the_state_of_four_ranks_comes_back_bit_for_bit(four_ranks):
     expected = torch.load(f"{four_ranks}.pt", weights_only=True)
     assert expected["optimizer"]["state"]["0.weight"]["step"].item() == 2
     with pytest.warns(NotVerified, match="CRC-32"):
@@ -156,7 +155,7 @@ def test_the_state_of_four_ranks_comes_back_bit_for_bit(four_ranks: Path) -> Non
         assert same(dcp_folders.read(four_ranks, verify=False, mapped=False), expected)
 
 
-def test_a_folder_tells_its_names_specs_and_values(four_ranks: Path) -> None:
+def test_a_folder_tells_its_names_specs_and_values(four_ranks):
     with DCPFolder(four_ranks) as folder:
         assert folder.names[:2] == ["model.0.weight", "model.0.bias"]
         assert folder.specs["tensors.blocks"] == TensorSpec("float32", (5, 7))
@@ -176,7 +175,7 @@ def test_a_folder_tells_its_names_specs_and_values(four_ranks: Path) -> None:
             DCPFolder(four_ranks, verify=verify)  # type: ignore[arg-type]
 
 
-def test_few_files_are_open_at_once(four_ranks: Path, seams: Seams) -> None:
+def test_few_files_are_open_at_once(four_ranks, seams):
     seams.bound("open items", 1)
     expected = torch.load(f"{four_ranks}.pt", weights_only=True)
     with DCPFolder(four_ranks, mapped=False) as folder:
@@ -197,7 +196,7 @@ BOXES = {
 
 
 @pytest.mark.parametrize("name", BOXES)
-def test_a_box_reads_the_items_that_it_touches_and_no_others(name: str, four_ranks: Path) -> None:
+def test_a_box_reads_the_items_that_it_touches_and_no_others(name, four_ranks):
     described = pickle.loads((four_ranks / ".metadata").read_bytes())
     with DCPFolder(four_ranks) as folder:
         whole = folder.tensor(name)
@@ -228,7 +227,7 @@ def damaged(path: Path, start: int) -> Iterator[None]:
     path.write_bytes(before)
 
 
-def test_a_mapped_chunk_is_not_copied_for_the_sake_of_a_box(tmp_path: Path) -> None:
+def test_a_mapped_chunk_is_not_copied_for_the_sake_of_a_box(tmp_path):
     weight = torch.arange(4_000_000, dtype=torch.float32).reshape(4000, 1000)
     path = save({"step": 1, "weight": weight}, tmp_path / "checkpoint")
     with DCPFolder(path, verify=False, mapped=True) as folder:
@@ -241,7 +240,7 @@ def test_a_mapped_chunk_is_not_copied_for_the_sake_of_a_box(tmp_path: Path) -> N
             tracemalloc.stop()
 
 
-def test_neither_torch_nor_a_process_group_is_needed(four_ranks: Path) -> None:
+def test_neither_torch_nor_a_process_group_is_needed(four_ranks):
     program = """if True:
         import sys
         sys.modules["torch"] = None
@@ -290,7 +289,7 @@ DTYPES = [
     [{}, {"thread_count": 2}, {"single_file_per_rank": False}],
     ids=["default", "threads", "many files"],
 )
-def test_every_dtype_and_shape_comes_back(options: dict[str, Any], tmp_path: Path) -> None:
+def test_every_dtype_and_shape_comes_back(options, tmp_path):
     data = torch.arange(96, dtype=torch.uint8)
     state = {
         "dtypes": {str(d): (data % 2 if d is torch.bool else data).view(d) for d in DTYPES},
@@ -310,7 +309,7 @@ def test_every_dtype_and_shape_comes_back(options: dict[str, Any], tmp_path: Pat
         assert opened.tensor("number").item() == 3.5
 
 
-def test_pairs_of_float4_are_counted_one_by_one(tmp_path: Path) -> None:
+def test_pairs_of_float4_are_counted_one_by_one(tmp_path):
     pairs = torch.arange(12, dtype=torch.uint8).reshape(3, 4).view(torch.float4_e2m1fn_x2)
     with DCPFolder(save({"pairs": pairs}, tmp_path / "checkpoint")) as folder:
         assert folder.specs == {"pairs": TensorSpec("float4_e2m1fn", (3, 8))}
@@ -323,7 +322,7 @@ def test_pairs_of_float4_are_counted_one_by_one(tmp_path: Path) -> None:
             folder.box("pairs", Box((1, 1), (2, 4)))
 
 
-def test_the_tree_has_its_lists_again_and_is_flat_if_it_was(tmp_path: Path) -> None:
+def test_the_tree_has_its_lists_again_and_is_flat_if_it_was(tmp_path):
     state = {
         "z": [torch.ones(1), {}, {"a": [torch.zeros(2), [torch.ones(3)]]}],
         "a": {"b": {"c": 1}, 5: torch.ones(2)},
@@ -338,7 +337,7 @@ def test_the_tree_has_its_lists_again_and_is_flat_if_it_was(tmp_path: Path) -> N
         assert same(folder.tree(), flat)
 
 
-def test_tensors_inside_of_values_share_what_they_shared(tmp_path: Path) -> None:
+def test_tensors_inside_of_values_share_what_they_shared(tmp_path):
     base = torch.arange(6.0)
     state = {"pair": (base, base[2:4], np.arange(3), torch.Size([2, 3]), torch.float16)}
     with DCPFolder(save(state, tmp_path / "checkpoint")) as folder:
@@ -353,7 +352,7 @@ class Config:
     """What no reader of data has."""
 
 
-def test_an_object_is_refused_by_name_or_left_out(tmp_path: Path) -> None:
+def test_an_object_is_refused_by_name_or_left_out(tmp_path):
     state = {"model": {"w": torch.ones(2)}, "config": Config(), "pair": (1, Config())}
     folder = save(state, tmp_path / "checkpoint")
     with DCPFolder(folder) as opened:
@@ -371,7 +370,7 @@ def test_an_object_is_refused_by_name_or_left_out(tmp_path: Path) -> None:
 # What is not read
 
 
-def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
+def test_a_folder_of_something_else_is_refused(tmp_path):
     with pytest.raises(MissingFile):
         DCPFolder(tmp_path)
     (tmp_path / "__0.metadata").touch()
@@ -400,7 +399,7 @@ class Flipped(StreamTransformExtension):
         return input
 
 
-def test_other_ways_to_write_items_are_refused_by_name(tmp_path: Path) -> None:
+def test_other_ways_to_write_items_are_refused_by_name(tmp_path):
     state = some_state()
     transformed = save(state, tmp_path / "a", _extensions=[Flipped()])
     with pytest.raises(UnsupportedFile, match=r"stream\.flipped/1"):
@@ -545,7 +544,7 @@ def delete(given: dict[Any, Any], key: Any) -> None:
 
 
 @pytest.mark.parametrize("case", HOSTILE)
-def test_metadata_that_lies_is_refused(case: str, folder: Path) -> None:
+def test_metadata_that_lies_is_refused(case, folder):
     change, error = HOSTILE[case]
     described_again(folder, change)
     tracemalloc.start()
@@ -569,7 +568,7 @@ class Call:
 
 
 @pytest.mark.parametrize("where", ["metadata", "value"])
-def test_no_name_is_called(where: str, folder: Path, tmp_path: Path) -> None:
+def test_no_name_is_called(where, folder, tmp_path):
     call, buffer = Call(tmp_path / "called"), io.BytesIO()
     torch.save(call, buffer)
     (folder / "other").write_bytes(buffer.getvalue())
@@ -586,7 +585,7 @@ def test_no_name_is_called(where: str, folder: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "called").exists()
 
 
-def test_mutated_metadata_gives_the_same_or_an_error(folder: Path) -> None:
+def test_mutated_metadata_gives_the_same_or_an_error(folder):
     path, expected = folder / ".metadata", some_state()
     original = path.read_bytes()
     draw = random.Random(11)
@@ -615,7 +614,7 @@ def test_mutated_metadata_gives_the_same_or_an_error(folder: Path) -> None:
     assert outcomes["refused"] > 260
 
 
-def test_a_file_that_is_missing_or_cut_is_named(folder: Path) -> None:
+def test_a_file_that_is_missing_or_cut_is_named(folder):
     data = folder / "__0_0.distcp"
     content = data.read_bytes()
     data.write_bytes(content[:-1])
@@ -631,7 +630,7 @@ def test_a_file_that_is_missing_or_cut_is_named(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("mapped", [True, False])
-def test_a_flipped_bit_of_a_tensor_is_found(mapped: bool, folder: Path) -> None:
+def test_a_flipped_bit_of_a_tensor_is_found(mapped, folder):
     data = folder / "__0_0.distcp"
     values = some_state()["model"]["a"].numpy().tobytes()
     content = bytearray(data.read_bytes())
@@ -646,7 +645,7 @@ def test_a_flipped_bit_of_a_tensor_is_found(mapped: bool, folder: Path) -> None:
         assert opened.tensor(A).shape == (4, 3)
 
 
-def test_mutated_items_give_the_same_or_an_error(folder: Path) -> None:
+def test_mutated_items_give_the_same_or_an_error(folder):
     path, expected = folder / "__0_0.distcp", some_state()
     original = path.read_bytes()
     draw = random.Random(12)
@@ -666,7 +665,7 @@ def test_mutated_items_give_the_same_or_an_error(folder: Path) -> None:
 # Boxes that fill a tensor
 
 
-def test_boxes_fill_a_tensor_exactly_when_each_element_is_in_one() -> None:
+def test_boxes_fill_a_tensor_exactly_when_each_element_is_in_one():
     draw = random.Random(2)
     filled = 0
     for _ in range(1500):
@@ -697,7 +696,7 @@ def test_boxes_fill_a_tensor_exactly_when_each_element_is_in_one() -> None:
     assert 250 < filled < 1250
 
 
-def test_a_tensor_cut_along_too_many_dimensions_is_refused_at_once() -> None:
+def test_a_tensor_cut_along_too_many_dimensions_is_refused_at_once():
     shape = (2,) * 64
     halves = [Box((0,) * 64, (1,) * 64), Box((1,) * 64, (1,) * 64)]
     with pytest.raises(LimitExceeded, match="64"):

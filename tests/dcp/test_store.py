@@ -1,7 +1,5 @@
 """DCP writes into a store and reads from it: on several ranks, and what one process can show."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle
@@ -32,7 +30,6 @@ from standfast.errors import (
     FellBack,
     RefNotFound,
     RefusedState,
-    StandfastError,
     StateMismatch,
 )
 from standfast.store.backends.memory import MemoryBackend
@@ -76,13 +73,13 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[dict[st
 
 
 @pytest.mark.parametrize(("count", "name"), ON_RANKS, ids=[name for _, name in ON_RANKS])
-def test_on_ranks(outcomes: dict[int, list[dict[str, str]]], count: int, name: str) -> None:
+def test_on_ranks(outcomes, count, name):
     ended = [each.get(name, "it was not reached") for each in outcomes[count]]
     assert ended == [""] * count, "\n".join(ended)
 
 
 @pytest.mark.long
-def test_a_save_in_another_process(tmp_path: Path) -> None:
+def test_a_save_in_another_process(tmp_path):
     finished = run_torchrun(2, PROGRAMS / "process.py", str(tmp_path), timeout=150)
     assert finished.returncode == 0, "its own assertions hold"
 
@@ -122,7 +119,7 @@ STATE: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("is_flat", [False, True])
-def test_what_is_saved_comes_back_by_both_ways(store: Path, is_flat: bool) -> None:
+def test_what_is_saved_comes_back_by_both_ways(store, is_flat):
     planner = DefaultSavePlanner(flatten_state_dict=is_flat)
     dcp.save(STATE, storage_writer=Writer(store, "gpt", 1), planner=planner)
     assert same(_run(store).load(), STATE)
@@ -134,7 +131,7 @@ def test_what_is_saved_comes_back_by_both_ways(store: Path, is_flat: bool) -> No
         assert {*standfast.load(folder(_run(store)) / model)} == {"weight", "half"}
 
 
-def test_the_run_is_let_go_of_by_a_writer_that_lives_on(store: Path) -> None:
+def test_the_run_is_let_go_of_by_a_writer_that_lives_on(store):
     backend = standfast.Store(store).backend
 
     def check_free() -> None:
@@ -154,7 +151,7 @@ def test_the_run_is_let_go_of_by_a_writer_that_lives_on(store: Path) -> None:
         check_free()
 
 
-def test_the_run_is_one_of_a_store(store: Path) -> None:
+def test_the_run_is_one_of_a_store(store):
     run = standfast.Store(store).run("other", hp={"lr": 1})
     dcp.save({"a": torch.tensor(1)}, storage_writer=Writer(run.store, run, 1, epoch=2, best=True))
     dcp.save({"a": torch.tensor(2)}, storage_writer=Writer(store, run.hash, 2))
@@ -174,7 +171,7 @@ def test_the_run_is_one_of_a_store(store: Path) -> None:
         assert same(found["a"], torch.tensor(float(value), dtype=torch.float64))
 
 
-def test_a_target_whose_elements_share_memory_is_refused(store: Path) -> None:
+def test_a_target_whose_elements_share_memory_is_refused(store):
     standfast.Store(store).run("gpt").save(1, {"x": torch.arange(6.0).reshape(3, 2)})
     target = torch.zeros(1, 2).expand(3, 2)
     with pytest.raises(CheckpointException, match="x:"):
@@ -182,7 +179,7 @@ def test_a_target_whose_elements_share_memory_is_refused(store: Path) -> None:
     assert not target.any()
 
 
-def test_what_run_save_wrote_is_read(store: Path) -> None:
+def test_what_run_save_wrote_is_read(store):
     model = torch.nn.Linear(4, 3)
     optimizer = torch.optim.AdamW(model.parameters())
     model(torch.ones(4)).sum().backward()
@@ -199,14 +196,14 @@ def test_what_run_save_wrote_is_read(store: Path) -> None:
     assert torch.equal(moments, optimizer.state_dict()["state"][0]["exp_avg"])
 
 
-def test_tensors_that_share_memory_and_what_each_rank_had_are_read(store: Path) -> None:
+def test_tensors_that_share_memory_and_what_each_rank_had_are_read(store):
     base = torch.arange(24.0).reshape(4, 6)
     state = {"base": base, "tied": base, "part": base[1:3, 2:], "turned": base.t()}
     standfast.Store(store).run("gpt").save(1, {**state, "seen": standfast.per_rank([1, 2])})
     assert same(_loaded(store), {**state, "seen": [[1, 2]]})
 
 
-def test_float4_comes_as_a_whole(store: Path) -> None:
+def test_float4_comes_as_a_whole(store):
     dtype = getattr(torch, "float4_e2m1fn_x2", None)
     if dtype is None:
         pytest.skip("this torch has no float4")
@@ -231,7 +228,7 @@ NESTED = st.recursive(
 
 @settings(max_examples=50, deadline=None)
 @given(st.dictionaries(st.sampled_from(["x", "y", "z"]), NESTED, max_size=3))
-def test_names_and_paths_are_those_that_dcp_gives(state: dict[str, Any]) -> None:
+def test_names_and_paths_are_those_that_dcp_gives(state):
     try:
         flat, paths = flatten_state_dict(state)
     except ValueError:  # two of its names are one
@@ -248,13 +245,13 @@ def test_names_and_paths_are_those_that_dcp_gives(state: dict[str, Any]) -> None
 
 
 @pytest.mark.parametrize("state", [{"a": {1: 2, "1": 3}}, [1, 2]], ids=["duplicate name", "a list"])
-def test_what_dcp_cannot_fill_is_refused(store: Path, state: Any) -> None:
+def test_what_dcp_cannot_fill_is_refused(store, state):
     standfast.Store(store).run("gpt").save(1, state)
     with pytest.raises(StateMismatch):
         Reader(store, "gpt").read_metadata()
 
 
-def test_a_rank_follows_the_coordinator_or_says_why_not(store: Path) -> None:
+def test_a_rank_follows_the_coordinator_or_says_why_not(store):
     run = standfast.Store(store).run("gpt")
     run.save(1, {"a": torch.ones(3), "b": 1})
     coordinator, rank = Reader(store, "gpt"), Reader(store, "gpt")
@@ -277,7 +274,7 @@ def test_a_rank_follows_the_coordinator_or_says_why_not(store: Path) -> None:
         load({"a": torch.ones(3)})
 
 
-def test_latest_falls_back_if_a_file_is_gone(store: Path) -> None:
+def test_latest_falls_back_if_a_file_is_gone(store):
     for step in (1, 2):
         dcp.save({"a": torch.full((3,), step)}, storage_writer=Writer(store, "gpt", step))
     data_path(_run(store), 2).unlink()
@@ -286,7 +283,7 @@ def test_latest_falls_back_if_a_file_is_gone(store: Path) -> None:
     assert same(state, {"a": torch.full((3,), 1)})
 
 
-def test_damage_is_not_loaded_unless_asked_for(store: Path) -> None:
+def test_damage_is_not_loaded_unless_asked_for(store):
     dcp.save({"a": torch.zeros(1000)}, storage_writer=Writer(store, "gpt", 1))
     flip(data_path(_run(store), 1))
     with pytest.raises(CheckpointException) as error:
@@ -297,7 +294,7 @@ def test_damage_is_not_loaded_unless_asked_for(store: Path) -> None:
     assert int(state["a"].count_nonzero()) == 1
 
 
-def test_only_what_is_asked_for_is_read(store: Path) -> None:
+def test_only_what_is_asked_for_is_read(store):
     # Two parts that are large enough for a file each.
     state = {"a": {"x": torch.ones(400_000)}, "b": {"x": torch.rand(400_000)}}
     dcp.save(state, storage_writer=Writer(store, "gpt", 1))
@@ -342,9 +339,7 @@ class _Bare(SavePlanner):
     ],
     ids=["set", "sparse", "per rank", "bare planner"],
 )
-def test_what_cannot_be_saved_is_refused_by_name(
-    store: Path, value: Any, error: type[StandfastError], planner: Any
-) -> None:
+def test_what_cannot_be_saved_is_refused_by_name(store, value, error, planner):
     with pytest.raises(CheckpointException) as caught:
         dcp.save({"a": value}, storage_writer=Writer(store, "gpt", 1), planner=planner)
     assert isinstance(_cause(caught), error)
@@ -352,17 +347,17 @@ def test_what_cannot_be_saved_is_refused_by_name(
     assert _run(store).checkpoints() == []
 
 
-def test_a_planner_with_no_more_than_the_interface_saves_tensors(store: Path) -> None:
+def test_a_planner_with_no_more_than_the_interface_saves_tensors(store):
     dcp.save({"a": torch.ones(1)}, storage_writer=Writer(store, "gpt", 1), planner=_Bare())
     assert torch.equal(_run(store).load()["a"], torch.ones(1))
 
 
-def test_a_checkpoint_of_each_rank_is_refused(store: Path) -> None:
+def test_a_checkpoint_of_each_rank_is_refused(store):
     with pytest.raises(BadOption, match="use_collectives"):
         dcp.save({"a": 1}, storage_writer=Writer(store, "gpt", 1), use_collectives=False)
 
 
-def test_a_writer_without_a_step_is_refused(store: Path) -> None:
+def test_a_writer_without_a_step_is_refused(store):
     writer = Writer(store, "gpt")
     with pytest.raises(CheckpointException) as error:
         dcp.save({"a": 1}, storage_writer=writer)
@@ -377,19 +372,19 @@ def test_a_writer_without_a_step_is_refused(store: Path) -> None:
     [(100, 100), ("100", 100), ("out/step-7", 7), ("out/step_12/", 12), (Path("ckpt9"), 9)],
     ids=str,
 )
-def test_the_step_is_what_a_checkpoint_id_ends_in(checkpoint_id: Any, step: int) -> None:
+def test_the_step_is_what_a_checkpoint_id_ends_in(checkpoint_id, step):
     assert step_of(checkpoint_id) == step
     assert Writer.validate_checkpoint_id(checkpoint_id)
 
 
 @pytest.mark.parametrize("checkpoint_id", ["", "latest", "step-1/model", "1" * 17])
-def test_what_has_no_step_at_its_end_is_refused(checkpoint_id: str) -> None:
+def test_what_has_no_step_at_its_end_is_refused(checkpoint_id):
     with pytest.raises(BadOption):
         step_of(checkpoint_id)
     assert not Writer.validate_checkpoint_id(checkpoint_id)
 
 
-def test_a_writer_can_be_sent_to_another_process(store: Path) -> None:
+def test_a_writer_can_be_sent_to_another_process(store):
     run = standfast.Store(store).run("gpt")
     for step, writer in enumerate((Writer(store, "gpt", 0), Writer(run.store, run, 1))):
         dcp.save({"a": step}, storage_writer=pickle.loads(pickle.dumps(writer)))

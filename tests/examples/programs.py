@@ -1,7 +1,5 @@
 """The programs in `examples/`, started as a user starts them."""
 
-from __future__ import annotations
-
 import io
 import runpy
 import signal

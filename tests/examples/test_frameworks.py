@@ -1,7 +1,5 @@
 """The examples for other frameworks: stopped and started again, each ends with the same bytes."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path
@@ -36,7 +34,7 @@ def _latest(folder: Path) -> tuple[int, dict[str, bytes]]:
 
 
 @pytest.mark.parametrize("name", kept(("jax", "lightning", "transformers", "fsdp"), "jax"))
-def test_it_resumes_bit_for_bit(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_resumes_bit_for_bit(name, tmp_path, monkeypatch):
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path / "empty")

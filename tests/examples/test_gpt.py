@@ -1,7 +1,5 @@
 """The program that trains a GPT: its package opens everywhere, and a kill changes no byte of it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from datetime import datetime

@@ -1,7 +1,5 @@
 """The heat program: its steps, and its mesh."""
 
-from __future__ import annotations
-
 import heat
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """The lattice program: known values, and links in blocks against links in one array."""
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import math

@@ -1,7 +1,5 @@
 """The programs as a user starts them: stopped and started again, they end as if they never had."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 

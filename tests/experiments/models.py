@@ -1,7 +1,5 @@
 """What the tests of experiments share: a model, its training, settings and samples."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -3,8 +3,6 @@
 Its model is a dict of arrays: to import torch would take longer than all its saves.
 """
 
-from __future__ import annotations
-
 import sys
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A root that weightslab wrote: it is listed and loaded from, and never written to."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 from pathlib import Path
@@ -59,7 +57,7 @@ def v3_root(root: Path) -> str:
     return made
 
 
-def test_its_experiments_are_listed(root: Path) -> None:
+def test_its_experiments_are_listed(root):
     before = content(root)
     manager = Manager(root)
     assert manager.get_latest_hash() == MADE
@@ -84,7 +82,7 @@ def test_its_experiments_are_listed(root: Path) -> None:
     assert content(root) == before
 
 
-def test_its_weights_are_loaded(root: Path) -> None:
+def test_its_weights_are_loaded(root):
     before = content(root)
     manager = Manager(root)
     found = manager.load_checkpoint("c2546cf6_b5a79a78", target_step=130)
@@ -101,7 +99,7 @@ def test_its_weights_are_loaded(root: Path) -> None:
     assert content(root) == before
 
 
-def test_the_layout_of_long_folders_is_read_too(tmp_path: Path) -> None:
+def test_the_layout_of_long_folders_is_read_too(tmp_path):
     made = v3_root(tmp_path)
     before = content(tmp_path)
     manager = Manager(tmp_path)
@@ -113,7 +111,7 @@ def test_the_layout_of_long_folders_is_read_too(tmp_path: Path) -> None:
     assert content(tmp_path) == before
 
 
-def test_nothing_is_written_to_it(root: Path, tmp_path: Path) -> None:
+def test_nothing_is_written_to_it(root, tmp_path):
     before = content(root)
     manager = Manager(root)
     for write in (
@@ -132,7 +130,7 @@ def test_nothing_is_written_to_it(root: Path, tmp_path: Path) -> None:
     get_checkpoint_system(tmp_path / "other").close()  # the refused one is not the process's
 
 
-def test_missing_and_ambiguous_experiments_are_errors(root: Path) -> None:
+def test_missing_and_ambiguous_experiments_are_errors(root):
     manager = Manager(root)
     with pytest.raises(errors.RefNotFound, match="ffff"):
         manager.load_checkpoint("ffff")
@@ -149,7 +147,7 @@ def test_missing_and_ambiguous_experiments_are_errors(root: Path) -> None:
         Manager(root).load_latest_checkpoint(exp_hash=MADE)
 
 
-def test_its_architecture_takes_trust(root: Path) -> None:
+def test_its_architecture_takes_trust(root):
     (weights,) = root.rglob("*_step_000200.pt")
     weights.with_name("b5a79a78_architecture.pkl").write_bytes(b"no pickle")
     manager = Manager(root)
@@ -159,7 +157,7 @@ def test_its_architecture_takes_trust(root: Path) -> None:
         manager.load_checkpoint(MADE, load_model=True, trust_architecture=True)
 
 
-def test_without_pyarrow_the_rest_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_pyarrow_the_rest_loads(tmp_path, monkeypatch):
     writer = Writer(tmp_path, short=True)
     writer.experiment(FIRST, 100)
     writer.config(FIRST, HP)
@@ -189,7 +187,7 @@ def imported(tmp_path: Path) -> Manager:
 
 
 @pytest.mark.parametrize("step", [100, 200])
-def test_a_root_is_resolved_as_a_store_is(step: int) -> None:
+def test_a_root_is_resolved_as_a_store_is(step):
     before = content(WEIGHTSLAB)
     checkpoint = standfast.Store(WEIGHTSLAB).resolve(f"{MADE}@{step}")
     state = checkpoint.state()
@@ -203,12 +201,12 @@ def test_a_root_is_resolved_as_a_store_is(step: int) -> None:
     assert content(WEIGHTSLAB) == before
 
 
-def test_files_without_digests_are_not_said_to_be_verified() -> None:
+def test_files_without_digests_are_not_said_to_be_verified():
     with pytest.raises(errors.UnsupportedFile, match="digest"):
         standfast.Store(WEIGHTSLAB).resolve("latest").verify()
 
 
-def test_a_store_over_a_root_has_its_experiments(tmp_path: Path) -> None:
+def test_a_store_over_a_root_has_its_experiments(tmp_path):
     v3_root(tmp_path)
     store = standfast.Store(tmp_path)
     (run,) = store.runs()
@@ -221,7 +219,7 @@ def test_a_store_over_a_root_has_its_experiments(tmp_path: Path) -> None:
 
 
 @LAYOUTS
-def test_a_root_that_grows_is_seen(tmp_path: Path, short: bool) -> None:
+def test_a_root_that_grows_is_seen(tmp_path, short):
     writer = Writer(tmp_path, short)
     writer.experiment(FIRST, 100)
     store = standfast.Store(tmp_path)
@@ -234,7 +232,7 @@ def test_a_root_that_grows_is_seen(tmp_path: Path, short: bool) -> None:
     assert store.resolve(f"{FIRST}@100").state()["model_state_dict"]["x"].tolist() == [1.0, 1.0]
 
 
-def test_tensors_that_are_not_contiguous_are_read(tmp_path: Path) -> None:
+def test_tensors_that_are_not_contiguous_are_read(tmp_path):
     writer = Writer(tmp_path, short=True)
     writer.experiment(FIRST, 100)
     whole = torch.arange(12.0).reshape(3, 4)
@@ -246,7 +244,7 @@ def test_tensors_that_are_not_contiguous_are_read(tmp_path: Path) -> None:
     assert all(same(found[name].contiguous(), given[name].contiguous()) for name in given)
 
 
-def test_a_damaged_file_is_refused_and_the_others_are_read(tmp_path: Path) -> None:
+def test_a_damaged_file_is_refused_and_the_others_are_read(tmp_path):
     writer = Writer(tmp_path, short=True)
     writer.experiment(FIRST, 100, 200)
     path = writer.weights(FIRST, 200)
@@ -257,7 +255,7 @@ def test_a_damaged_file_is_refused_and_the_others_are_read(tmp_path: Path) -> No
     assert store.resolve(f"{FIRST}@100").state()["step"] == 100
 
 
-def test_nothing_is_written_through_a_store(tmp_path: Path) -> None:
+def test_nothing_is_written_through_a_store(tmp_path):
     root = Path(shutil.copytree(WEIGHTSLAB, tmp_path / "root"))
     before = content(root)
     store = standfast.Store(root)
@@ -282,7 +280,7 @@ def test_nothing_is_written_through_a_store(tmp_path: Path) -> None:
 # Taken over
 
 
-def test_the_recipe_of_the_seed_works_after_an_import(imported: Manager) -> None:
+def test_the_recipe_of_the_seed_works_after_an_import(imported):
     latest_hash = imported.get_latest_hash()
     assert latest_hash is not None
     model_dir = imported.models_dir / latest_hash
@@ -301,7 +299,7 @@ def test_the_recipe_of_the_seed_works_after_an_import(imported: Manager) -> None
     assert yaml.safe_load(config.read_text())["hyperparameters"] == {"batch": 8, "lr": 0.001}
 
 
-def test_an_import_keeps_the_times(imported: Manager) -> None:
+def test_an_import_keeps_the_times(imported):
     (entry,) = imported.get_all_hashes()
     assert entry["created"] == "2026-11-15T06:46:51.897549Z"
     assert entry["last_used"] == "2026-11-15T06:46:51.921824Z"
@@ -309,7 +307,7 @@ def test_an_import_keeps_the_times(imported: Manager) -> None:
     assert times == ["2026-11-15T06:46:51.906914Z", "2026-11-15T06:46:51.917203Z"]
 
 
-def test_the_same_model_and_settings_continue_an_imported_run(imported: Manager) -> None:
+def test_the_same_model_and_settings_continue_an_imported_run(imported):
     made = imported.get_latest_hash()
     model = new_model()
     optimizer = new_optimizer(model)
@@ -329,7 +327,7 @@ def test_the_same_model_and_settings_continue_an_imported_run(imported: Manager)
     assert imported.get_checkpoint_info(path.name[:24])["parent"] == f"{made}@201"
 
 
-def test_the_latest_of_a_root_is_the_latest_after_an_import(tmp_path: Path) -> None:
+def test_the_latest_of_a_root_is_the_latest_after_an_import(tmp_path):
     writer = Writer(tmp_path / "root", short=False)
     times: list[Any] = ["2026-01-21T08:00:00", "2026-01-21T09:00:00", "2026-01-21T10:00:00"]
     writer.experiment(SECOND, 5, created=times[1], last_used=times[1])

@@ -1,7 +1,5 @@
 """The hash of an experiment: what counts in it, and what differs between two."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn
@@ -12,13 +10,13 @@ from standfast.identity import identify
 from tests.experiments.models import DATA, HP, new_model
 
 
-def test_a_hash_is_that_of_the_identity_of_a_run() -> None:
+def test_a_hash_is_that_of_the_identity_of_a_run():
     model = new_model()
     made = ExperimentHashGenerator().generate_hash(model, HP, DATA)
     assert made == identify(hp=HP, model=model, data=DATA).hash
 
 
-def test_data_counts_as_the_manager_counts_it() -> None:
+def test_data_counts_as_the_manager_counts_it():
     generator = ExperimentHashGenerator()
     made = generator.generate_hash(data_state={"train": "a.csv"})
     loaded = {"uids": [], "discarded": [], "tags": {}, "data": {"train": "a.csv"}}
@@ -28,7 +26,7 @@ def test_data_counts_as_the_manager_counts_it() -> None:
     assert generator.generate_hash(data_state={**loaded, "uids": ["a"]}) != made
 
 
-def test_a_part_that_is_not_given_is_zeros_and_volatile_settings_do_not_count() -> None:
+def test_a_part_that_is_not_given_is_zeros_and_volatile_settings_do_not_count():
     generator = ExperimentHashGenerator()
     assert generator.generate_hash() == "0" * 24
     made = generator.generate_hash(config=HP)
@@ -38,12 +36,12 @@ def test_a_part_that_is_not_given_is_zeros_and_volatile_settings_do_not_count() 
     assert generator.generate_hash(config=HP | volatile | {"experiment_name": "x"}) == made
 
 
-def test_an_object_without_a_stable_form_is_refused_by_its_key() -> None:
+def test_an_object_without_a_stable_form_is_refused_by_its_key():
     with pytest.raises(errors.UnstableValue, match="callback"):
         ExperimentHashGenerator().generate_hash(config={"lr": 0.1, "callback": object()})
 
 
-def test_what_has_changed_is_named() -> None:
+def test_what_has_changed_is_named():
     generator = ExperimentHashGenerator()
     assert generator.has_changed(config=HP) == (True, {"hp"})
     model = new_model()
@@ -55,7 +53,7 @@ def test_what_has_changed_is_named() -> None:
     assert generator.has_changed(model, HP, force=True) == (True, {"hp", "model"})
 
 
-def test_the_components_are_those_of_the_last_hash() -> None:
+def test_the_components_are_those_of_the_last_hash():
     generator = ExperimentHashGenerator()
     assert generator.get_last_hash() is None
     assert set(generator.get_component_hashes().values()) == {None}
@@ -65,7 +63,7 @@ def test_the_components_are_those_of_the_last_hash() -> None:
     assert generator.get_component_hashes() == parts
 
 
-def test_restored_hashes_are_compared_with() -> None:
+def test_restored_hashes_are_compared_with():
     first, second = ExperimentHashGenerator(), ExperimentHashGenerator()
     made = first.generate_hash(new_model(), HP, DATA)
     second.restore_hashes(first.get_component_hashes())
@@ -82,7 +80,7 @@ def test_restored_hashes_are_compared_with() -> None:
 
 
 @pytest.mark.parametrize("wrong", ["", "a1b2c3d4", "A" * 24, "a" * 25, None, 24])
-def test_an_invalid_hash_is_not_compared(wrong: str) -> None:
+def test_an_invalid_hash_is_not_compared(wrong):
     with pytest.raises(errors.BadOption):
         ExperimentHashGenerator().compare_hashes("a" * 24, wrong)
 
@@ -97,13 +95,13 @@ def test_an_invalid_hash_is_not_compared(wrong: str) -> None:
         ("a1b2c3d4" + "0" * 16, {"model", "data"}),
     ],
 )
-def test_two_hashes_are_compared_part_by_part(other: str, expected: set[str]) -> None:
+def test_two_hashes_are_compared_part_by_part(other, expected):
     generator = ExperimentHashGenerator()
     assert generator.compare_hashes("a1b2c3d4e5f6g7h8i9j0k1l2", other) == expected
     assert generator.compare_hashes(other, "a1b2c3d4e5f6g7h8i9j0k1l2") == expected
 
 
-def test_shapes_are_hashed() -> None:
+def test_shapes_are_hashed():
     generator = ExperimentHashGenerator()
     narrow, wide = nn.Linear(10, 20), nn.Linear(10, 30)
     first = generator.generate_hash(narrow)
@@ -114,7 +112,7 @@ def test_shapes_are_hashed() -> None:
     assert generator.compare_hashes(first, generator.generate_hash(wide)) == {"model"}
 
 
-def test_tags_count_and_the_order_of_samples_does_not() -> None:
+def test_tags_count_and_the_order_of_samples_does_not():
     generator = ExperimentHashGenerator()
     first = generator.generate_hash(config=HP, data_state=DATA)
     tagged = {**DATA, "tags": {**DATA["tags"], "b": ["new"]}}

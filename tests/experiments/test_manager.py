@@ -1,7 +1,5 @@
 """`CheckpointManagerV2`: what it writes and when, and what comes back."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import pickle
@@ -52,7 +50,7 @@ def manager(root: Path) -> Manager:
     return Manager(root)
 
 
-def test_the_folders_of_the_layout_are_made(root: Path, manager: Manager) -> None:
+def test_the_folders_of_the_layout_are_made(root, manager):
     assert {"data", "logs", "checkpoints/models", "checkpoints/HP", "checkpoints/data"} < tree(root)
     assert manager.root_log_dir == root
     assert manager.checkpoints_dir == root / "checkpoints"
@@ -65,7 +63,7 @@ def test_the_folders_of_the_layout_are_made(root: Path, manager: Manager) -> Non
         Manager(root / "file")
 
 
-def test_an_empty_root_has_no_experiments(manager: Manager) -> None:
+def test_an_empty_root_has_no_experiments(manager):
     assert manager.current_exp_hash is None
     assert manager.get_latest_hash() is None
     assert manager.get_all_hashes() == []
@@ -78,7 +76,7 @@ def test_an_empty_root_has_no_experiments(manager: Manager) -> None:
             method("a" * 24)
 
 
-def test_nothing_is_written_until_training_goes_on(root: Path, manager: Manager) -> None:
+def test_nothing_is_written_until_training_goes_on(root, manager):
     before = tree(root)
     model = new_model()
     made = manager.update_experiment_hash(model, HP, DATA)
@@ -92,7 +90,7 @@ def test_nothing_is_written_until_training_goes_on(root: Path, manager: Manager)
     assert manager.list_experiment_hashes() == [expected]
 
 
-def test_what_is_not_given_stays_what_it_was(manager: Manager) -> None:
+def test_what_is_not_given_stays_what_it_was(manager):
     model = new_model()
     first, _, _ = manager.update_experiment_hash(model, HP, DATA)
     second, is_new, changed = manager.update_experiment_hash(hp_snapshot={"lr": 1.0})
@@ -102,7 +100,7 @@ def test_what_is_not_given_stays_what_it_was(manager: Manager) -> None:
     assert manager.update_experiment_hash(hp_snapshot=HP) == (first, True, {"hp"})
 
 
-def test_a_change_is_pending_until_it_is_written_or_taken_back(manager: Manager) -> None:
+def test_a_change_is_pending_until_it_is_written_or_taken_back(manager):
     made, _, _ = manager.update_experiment_hash(hp_snapshot=HP, dump_immediately=True)
     manager.update_experiment_hash(hp_snapshot={"lr": 5})
     assert manager.has_pending_changes() == (True, {"hp"})
@@ -116,7 +114,7 @@ def test_a_change_is_pending_until_it_is_written_or_taken_back(manager: Manager)
     assert manager.dump_pending_changes(force=True) is True
 
 
-def test_an_experiment_is_needed_before_a_checkpoint(manager: Manager) -> None:
+def test_an_experiment_is_needed_before_a_checkpoint(manager):
     assert manager.dump_pending_changes() is False
     with pytest.raises(errors.NotOpen, match="update_experiment_hash"):
         manager.save_model_checkpoint(new_model(), step=1)
@@ -131,7 +129,7 @@ def test_an_experiment_is_needed_before_a_checkpoint(manager: Manager) -> None:
         manager.save_model_checkpoint(step=1)
 
 
-def test_a_checkpoint_is_a_whole_torch_file(manager: Manager) -> None:
+def test_a_checkpoint_is_a_whole_torch_file(manager):
     model = new_model()
     optimizer = new_optimizer(model)
     made, _, _ = manager.update_experiment_hash(model, HP, DATA)
@@ -150,7 +148,7 @@ def test_a_checkpoint_is_a_whole_torch_file(manager: Manager) -> None:
     assert set(torch.load(path)) == always
 
 
-def test_steps_are_counted_and_replaced(manager: Manager) -> None:
+def test_steps_are_counted_and_replaced(manager):
     model = new_model()
     made, _, _ = manager.update_experiment_hash(model, HP, DATA)
     assert manager.save_model_checkpoint(model).name == f"{made}_step_000001.pt"
@@ -168,7 +166,7 @@ def test_steps_are_counted_and_replaced(manager: Manager) -> None:
 
 
 @pytest.mark.parametrize("how", ["saved", "dumped"])
-def test_a_model_that_changed_is_another_experiment(manager: Manager, how: str) -> None:
+def test_a_model_that_changed_is_another_experiment(manager, how):
     model = new_model()
     made, _, _ = manager.update_experiment_hash(model, HP)
     manager.save_model_checkpoint(model, 1)
@@ -184,7 +182,7 @@ def test_a_model_that_changed_is_another_experiment(manager: Manager, how: str) 
     assert manager.has_pending_changes() == (False, set())
 
 
-def test_a_branch_knows_the_checkpoint_that_it_came_from(root: Path, manager: Manager) -> None:
+def test_a_branch_knows_the_checkpoint_that_it_came_from(root, manager):
     def branch(lr: int) -> Any:
         made, _, _ = manager.update_experiment_hash(hp_snapshot={"lr": lr}, dump_immediately=True)
         return made, manager.get_checkpoint_info(made)["parent"]
@@ -213,7 +211,7 @@ def parents(manager: Manager, *made: str) -> list[str | None]:
         *[("on save", True), ("in parts", False), ("evaluated", False), ("counted", False)],
     ),
 )
-def test_a_sweep_in_one_process_is_a_fan(manager: Manager, how: str, reuse: bool) -> None:
+def test_a_sweep_in_one_process_is_a_fan(manager, how, reuse):
     """With a new model for each experiment, or with one that starts again at step 1."""
     made = []
     model = new_model()
@@ -240,7 +238,7 @@ def test_a_sweep_in_one_process_is_a_fan(manager: Manager, how: str, reuse: bool
     assert [branch.parent for branch in shown] == [None] * len(manager.list_experiment_hashes())
 
 
-def test_a_sweep_from_one_checkpoint_is_a_fan_of_it(root: Path, manager: Manager) -> None:
+def test_a_sweep_from_one_checkpoint_is_a_fan_of_it(root, manager):
     base = fill(root, 1, 2)
     made = []
     for lr in (0.1, 0.01):
@@ -251,13 +249,13 @@ def test_a_sweep_from_one_checkpoint_is_a_fan_of_it(root: Path, manager: Manager
     assert parents(manager, *made) == [f"{base}@2"] * 2
 
 
-def test_the_closest_step_is_loaded_and_of_two_the_higher(root: Path, manager: Manager) -> None:
+def test_the_closest_step_is_loaded_and_of_two_the_higher(root, manager):
     fill(root, 10, 20, 40)
     for target, expected in {0: 10, 14: 10, 15: 20, 29: 20, 30: 40, 1000: 40, 20: 20}.items():
         assert manager.load_checkpoint(target_step=target)["weights"]["step"] == expected
 
 
-def test_an_experiment_goes_by_the_start_of_its_hash(root: Path, manager: Manager) -> None:
+def test_an_experiment_goes_by_the_start_of_its_hash(root, manager):
     made = fill(root, 10)
     other = fill(root, 1, hp={"lr": 2})
     shared = next(i for i in range(24) if made[i] != other[i])
@@ -271,7 +269,7 @@ def test_an_experiment_goes_by_the_start_of_its_hash(root: Path, manager: Manage
             manager.load_config(wrong)
 
 
-def test_what_is_asked_for_is_loaded_if_the_experiment_has_it(root: Path, manager: Manager) -> None:
+def test_what_is_asked_for_is_loaded_if_the_experiment_has_it(root, manager):
     made = fill(root, 10)
     found = manager.load_checkpoint(made)
     assert found["loaded_components"] == {"weights", "config", "data"}
@@ -288,7 +286,7 @@ def test_what_is_asked_for_is_loaded_if_the_experiment_has_it(root: Path, manage
     assert manager.load_config() is None
 
 
-def test_a_start_that_several_experiments_share_is_ambiguous(manager: Manager) -> None:
+def test_a_start_that_several_experiments_share_is_ambiguous(manager):
     first = [
         manager.update_experiment_hash(hp_snapshot={"lr": lr}, dump_immediately=True)[0][0]
         for lr in range(17)
@@ -298,7 +296,7 @@ def test_a_start_that_several_experiments_share_is_ambiguous(manager: Manager) -
         manager.load_config(shared)
 
 
-def test_an_experiment_without_checkpoints_has_no_weights(manager: Manager) -> None:
+def test_an_experiment_without_checkpoints_has_no_weights(manager):
     made, _, _ = manager.update_experiment_hash(None, HP, DATA, dump_immediately=True)
     found = manager.load_checkpoint(made)
     assert found["loaded_components"] == {"config", "data"}
@@ -310,7 +308,7 @@ def test_an_experiment_without_checkpoints_has_no_weights(manager: Manager) -> N
     assert manager.save_model_checkpoint(new_model(), 1).parent.name == made  # any model
 
 
-def test_the_latest_is_put_into_model_and_optimizer(root: Path, manager: Manager) -> None:
+def test_the_latest_is_put_into_model_and_optimizer(root, manager):
     fill(root, 1, 2, 3)
     trained = new_model()
     steps = new_optimizer(trained)
@@ -327,7 +325,7 @@ def test_the_latest_is_put_into_model_and_optimizer(root: Path, manager: Manager
         manager.load_latest_checkpoint(new_model(width=4))
 
 
-def test_the_current_experiment_comes_before_the_latest(root: Path, manager: Manager) -> None:
+def test_the_current_experiment_comes_before_the_latest(root, manager):
     first = fill(root, 1)
     second = fill(root, 2, hp={"lr": 2})
     assert manager.load_latest_checkpoint()["exp_hash"] == second
@@ -338,7 +336,7 @@ def test_the_current_experiment_comes_before_the_latest(root: Path, manager: Man
         manager.load_latest_checkpoint()
 
 
-def test_what_is_watched_is_saved_and_filled(root: Path, manager: Manager) -> None:
+def test_what_is_watched_is_saved_and_filled(root, manager):
     model = new_model()
     try:
         watch(model=model, optimizer=new_optimizer(model))
@@ -354,7 +352,7 @@ def test_what_is_watched_is_saved_and_filled(root: Path, manager: Manager) -> No
         watched.forget()
 
 
-def test_configs_and_data_are_written_on_their_own(manager: Manager) -> None:
+def test_configs_and_data_are_written_on_their_own(manager):
     path = manager.save_config(HP)
     assert yaml.safe_load(path.read_text())["hyperparameters"] == HP
     made = manager.current_exp_hash
@@ -369,7 +367,7 @@ def test_configs_and_data_are_written_on_their_own(manager: Manager) -> None:
     assert made == identify(hp=HP, data=DATA).hash
 
 
-def test_a_snapshot_does_not_change_with_its_source(manager: Manager) -> None:
+def test_a_snapshot_does_not_change_with_its_source(manager):
     hp = Namespace(lr=0.1, layers=[1, 2])
     data: dict[str, Any] = {"uids": ["a"], "discarded": [], "tags": {"a": ["x"]}}
     made, _, _ = manager.update_experiment_hash(hp_snapshot=hp, dfm_snapshot=data)
@@ -391,9 +389,7 @@ def test_a_snapshot_does_not_change_with_its_source(manager: Manager) -> None:
     ],
     ids=["keys", "numbers", "containers", "objects"],
 )
-def test_loaded_hyperparameters_continue_the_experiment(
-    manager: Manager, hp: dict[str, Any]
-) -> None:
+def test_loaded_hyperparameters_continue_the_experiment(manager, hp):
     made, _, _ = manager.update_experiment_hash(hp_snapshot=hp, dump_immediately=True)
     found = manager.load_config(made)
     assert list(map(type, found.values())) == list(map(type, hp.values()))
@@ -406,7 +402,7 @@ def test_loaded_hyperparameters_continue_the_experiment(
         assert identify(hp=readable).hash == made
 
 
-def test_a_config_that_was_edited_by_hand_is_noticed(root: Path, manager: Manager) -> None:
+def test_a_config_that_was_edited_by_hand_is_noticed(root, manager):
     made = fill(root, 1)
     path = manager.hp_dir / made / f"{made}_config.yaml"
     edited = path.read_text().replace("batch: 8", "batch: 16")
@@ -424,9 +420,7 @@ def test_a_config_that_was_edited_by_hand_is_noticed(root: Path, manager: Manage
     assert manager.load_config(made) == HP
 
 
-def test_a_data_state_without_uids_has_the_usual_keys(
-    manager: Manager,
-) -> None:
+def test_a_data_state_without_uids_has_the_usual_keys(manager):
     path = manager.save_data_snapshot(
         {"discarded": ["s17"], "tags": {"s3": ["hard"]}, "split": "a"}
     )
@@ -443,7 +437,7 @@ def test_a_data_state_without_uids_has_the_usual_keys(
         manager.update_experiment_hash(dfm_snapshot={"discarded": "s17"})
 
 
-def test_an_architecture_is_pickled_when_asked_for(root: Path, manager: Manager) -> None:
+def test_an_architecture_is_pickled_when_asked_for(root, manager):
     made = fill(root, 1)
     with pytest.raises(errors.MissingFile, match="save_model_architecture"):
         manager.load_checkpoint(made, load_model=True, trust_architecture=True)
@@ -471,9 +465,7 @@ class Positional(nn.Module):
         self.layer.bias.requires_grad_(False)
 
 
-def test_an_architecture_is_pickled_without_its_weights(
-    manager: Manager,
-) -> None:
+def test_an_architecture_is_pickled_without_its_weights(manager):
     model = Positional()
     manager.update_experiment_hash(model, HP)
     found = dill.loads(manager.save_model_architecture().read_bytes())
@@ -489,7 +481,7 @@ def test_an_architecture_is_pickled_without_its_weights(
     assert bits(model.state_dict())["count"] == bits({"": torch.ones(3)})[""]
 
 
-def test_what_did_not_change_takes_no_space_again(root: Path) -> None:
+def test_what_did_not_change_takes_no_space_again(root):
     """A `.pt` file has the step, the time and the hash in it, so each one is whole; all else is
     shared with the experiment before, and a store's own format shares tensors with `.pt` files.
     """
@@ -526,7 +518,7 @@ def test_what_did_not_change_takes_no_space_again(root: Path) -> None:
     assert grown() < 200_000  # their tensors are those of the .pt files
 
 
-def test_every_query_brings_the_manifest_up_to_date(root: Path, manager: Manager) -> None:
+def test_every_query_brings_the_manifest_up_to_date(root, manager):
     made = fill(root, 1)
     for query in (
         manager.get_latest_hash,
@@ -542,7 +534,7 @@ def test_every_query_brings_the_manifest_up_to_date(root: Path, manager: Manager
         assert manifest["experiments"][made]["hp_hash"] == made[:8]
 
 
-def test_lists_are_by_last_use_or_creation(root: Path, manager: Manager) -> None:
+def test_lists_are_by_last_use_or_creation(root, manager):
     first = fill(root, 1)
     second = fill(root, 1, hp={"lr": 2})
     third = fill(root, hp={"lr": 3})
@@ -575,7 +567,7 @@ def test_lists_are_by_last_use_or_creation(root: Path, manager: Manager) -> None
         manager.get_all_hashes(sort_by="name")
 
 
-def test_the_info_says_what_there_is(root: Path, manager: Manager) -> None:
+def test_the_info_says_what_there_is(root, manager):
     made = fill(root, 1, 2, 3, best=2)
     info = manager.get_checkpoint_info(made)
     checkpoints = info["checkpoints"]
@@ -588,7 +580,7 @@ def test_the_info_says_what_there_is(root: Path, manager: Manager) -> None:
     assert checkpoints[0]["path"] == manager.models_dir / made / f"{made}_step_000001.pt"
 
 
-def test_a_store_and_a_manager_see_the_same_runs(root: Path, manager: Manager) -> None:
+def test_a_store_and_a_manager_see_the_same_runs(root, manager):
     made = fill(root, 1)
     store = standfast.Store(root)
     assert [run.hash for run in store.runs()] == [made]
@@ -605,7 +597,7 @@ def test_a_store_and_a_manager_see_the_same_runs(root: Path, manager: Manager) -
         manager.load_latest_checkpoint(model)
 
 
-def test_a_data_state_that_was_changed_or_damaged_is_noticed(root: Path, manager: Manager) -> None:
+def test_a_data_state_that_was_changed_or_damaged_is_noticed(root, manager):
     made = fill(root, 1)
     path = manager.data_checkpoint_dir / made / f"{made}_data_state.yaml"
     path.write_text(path.read_text().replace("night", "light"))
@@ -623,7 +615,7 @@ def test_a_data_state_that_was_changed_or_damaged_is_noticed(root: Path, manager
 
 
 @pytest.mark.parametrize("data", [{"train": "a.csv", "seed": 1}, ["a", "b"], "a.csv", {}], ids=repr)
-def test_data_of_any_other_form_is_the_same_when_given_back(root: Path, data: Any) -> None:
+def test_data_of_any_other_form_is_the_same_when_given_back(root, data):
     with Manager(root) as manager:
         manager.update_experiment_hash(hp_snapshot=HP, dfm_snapshot=data, dump_immediately=True)
         made = manager.current_exp_hash
@@ -637,7 +629,7 @@ def test_data_of_any_other_form_is_the_same_when_given_back(root: Path, data: An
         assert manager.list_experiment_hashes() == [made] == [manager.current_exp_hash]
 
 
-def test_hyperparameters_that_cannot_be_copied_are_refused(manager: Manager) -> None:
+def test_hyperparameters_that_cannot_be_copied_are_refused(manager):
     @dataclass
     class Copied:
         lr: float = 0.1
@@ -653,7 +645,7 @@ def test_hyperparameters_that_cannot_be_copied_are_refused(manager: Manager) -> 
         assert manager.current_exp_hash == made
 
 
-def test_arguments_of_a_wrong_type_are_refused(root: Path, manager: Manager) -> None:
+def test_arguments_of_a_wrong_type_are_refused(root, manager):
     made = fill(root, 1)
     manager.update_experiment_hash(new_model(), HP, DATA)
     before = tree(manager.models_dir)
@@ -680,7 +672,7 @@ def compiled(model: nn.Module) -> Any:
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
 @pytest.mark.parametrize("wrap", [compiled, nn.DataParallel, torch.jit.script])
-def test_a_wrapped_model_is_loaded_by_the_module_inside(manager: Manager, wrap: Any) -> None:
+def test_a_wrapped_model_is_loaded_by_the_module_inside(manager, wrap):
     model, fresh = wrap(new_model()), wrap(new_model(seed=1))
     manager.update_experiment_hash(model, HP)
     checkpoint = torch.load(manager.save_model_checkpoint(model, 1))
@@ -692,7 +684,7 @@ def test_a_wrapped_model_is_loaded_by_the_module_inside(manager: Manager, wrap: 
     assert bits(other.state_dict()) == bits(model.state_dict())
 
 
-def test_files_that_were_lost_are_written_by_the_next_dump(root: Path, manager: Manager) -> None:
+def test_files_that_were_lost_are_written_by_the_next_dump(root, manager):
     made = fill(root, 1)
     files = [manager.hp_dir / made / f"{made}_config.yaml"]
     files.append(manager.data_checkpoint_dir / made / f"{made}_data_state.yaml")
@@ -703,7 +695,7 @@ def test_files_that_were_lost_are_written_by_the_next_dump(root: Path, manager: 
     assert [yaml.safe_load(file.read_text()).keys() for file in files] == before
 
 
-def test_closing_lets_another_process_in_and_writes_the_manifest(root: Path) -> None:
+def test_closing_lets_another_process_in_and_writes_the_manifest(root):
     manager = Manager(root)
     model = new_model()
     made, _, _ = manager.update_experiment_hash(model)
@@ -716,7 +708,7 @@ def test_closing_lets_another_process_in_and_writes_the_manifest(root: Path) -> 
 
 
 @pytest.mark.parametrize("how", ["alone", "after a look", "with a new one by hand"])
-def test_experiments_that_go_on_with_the_model_are_a_chain(manager: Manager, how: str) -> None:
+def test_experiments_that_go_on_with_the_model_are_a_chain(manager, how):
     model = new_model()
     first, _, _ = manager.update_experiment_hash(model, {"lr": 0.1})
     manager.save_model_checkpoint(model, 10)
@@ -730,7 +722,7 @@ def test_experiments_that_go_on_with_the_model_are_a_chain(manager: Manager, how
     assert parents(manager, first, second, third) == [None, f"{first}@10", f"{second}@20"]
 
 
-def test_the_files_of_an_experiment_are_those_of_the_layout(root: Path, manager: Manager) -> None:
+def test_the_files_of_an_experiment_are_those_of_the_layout(root, manager):
     made = fill(root, 100)
     config = yaml.safe_load((manager.hp_dir / made / f"{made}_config.yaml").read_text())
     assert (config["hyperparameters"], config["exp_hash"]) == (HP, made)
@@ -748,7 +740,7 @@ def test_the_files_of_an_experiment_are_those_of_the_layout(root: Path, manager:
     ],
     ids=lambda hp: next(iter(hp)),
 )
-def test_values_that_cannot_be_pickled_can_be_saved(manager: Manager, hp: dict[str, Any]) -> None:
+def test_values_that_cannot_be_pickled_can_be_saved(manager, hp):
     manager.update_experiment_hash(hp_snapshot=hp, dump_immediately=True)
     assert manager.current_exp_hash == identify(hp=hp).hash
     assert identify(hp=manager.load_config()).hp == identify(hp=hp).hp
@@ -763,7 +755,7 @@ def flip(path: Path, offset: int) -> None:
         file.write(bytes([byte ^ 1]))
 
 
-def test_a_process_is_kept_out_of_an_experiment_until_the_writer_is_killed(root: Path) -> None:
+def test_a_process_is_kept_out_of_an_experiment_until_the_writer_is_killed(root):
     manager = Manager(root)
     model = {"weight": np.zeros(SIZE)}
     command = [sys.executable, "-m", "tests.experiments.saver", str(root), "0.1", "1"]
@@ -795,7 +787,7 @@ def test_a_process_is_kept_out_of_an_experiment_until_the_writer_is_killed(root:
     assert manager.save_model_checkpoint(model, last + 2).exists()
 
 
-def test_a_torn_manifest_is_made_again_and_loses_nothing(root: Path) -> None:
+def test_a_torn_manifest_is_made_again_and_loses_nothing(root):
     made = fill(root, 1)
     manager = Manager(root)
     whole = yaml.safe_load(manager.manifest_file.read_text())
@@ -815,7 +807,7 @@ class Attack:
         return Path.touch, (self.path,)
 
 
-def test_nothing_in_a_file_is_run_by_a_load(root: Path, tmp_path: Path) -> None:
+def test_nothing_in_a_file_is_run_by_a_load(root, tmp_path):
     made = fill(root, 1)
     trace = tmp_path / "trace"
     manager = Manager(root)
@@ -837,7 +829,7 @@ def test_nothing_in_a_file_is_run_by_a_load(root: Path, tmp_path: Path) -> None:
     assert trace.exists()  # so that the attack was one
 
 
-def test_a_flipped_bit_is_found(root: Path) -> None:
+def test_a_flipped_bit_is_found(root):
     made = fill(root, 1, 2)
     manager = Manager(root)
     first, second = (manager.models_dir / made / f"{made}_step_00000{step}.pt" for step in (1, 2))
@@ -853,7 +845,7 @@ def test_a_flipped_bit_is_found(root: Path) -> None:
         manager.load_latest_checkpoint()
 
 
-def test_old_checkpoints_are_deleted_by_policies(root: Path) -> None:
+def test_old_checkpoints_are_deleted_by_policies(root):
     made = fill(root, 1, 2)
     standfast.Store(root).find_run(made).retain(standfast.KeepLast(2))
     fill(root, 3, 4, 5)
@@ -862,7 +854,7 @@ def test_old_checkpoints_are_deleted_by_policies(root: Path) -> None:
     assert len(list((manager.models_dir / made).glob("*_step_*.pt"))) == 2
 
 
-def test_the_latest_is_the_last_that_was_committed(root: Path) -> None:
+def test_the_latest_is_the_last_that_was_committed(root):
     made = fill(root, 999_999, 1_000_000)  # "1000000" < "999999" as text
     manager = Manager(root)
     assert manager.load_latest_checkpoint()["step"] == 1_000_000
@@ -875,7 +867,7 @@ def test_the_latest_is_the_last_that_was_committed(root: Path) -> None:
     assert manager.get_latest_hash() != made
 
 
-def test_the_manifest_is_written_by_queries_and_not_by_every_save(root: Path) -> None:
+def test_the_manifest_is_written_by_queries_and_not_by_every_save(root):
     manager = Manager(root)
     model = new_model()
     made, _, _ = manager.update_experiment_hash(model, HP)

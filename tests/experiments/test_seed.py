@@ -1,7 +1,5 @@
 """The snippets of the seed run as they are printed there, with only the import changed."""
 
-from __future__ import annotations
-
 import re
 import typing
 from collections.abc import Iterator
@@ -69,19 +67,19 @@ def names(root: Path) -> dict[str, Any]:
     }
 
 
-def test_every_snippet_is_here() -> None:
+def test_every_snippet_is_here():
     assert len(snippets()) == 10
     assert "weightslab" not in "".join(snippets().values())
 
 
-def test_the_latest_hash_is_found(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_latest_hash_is_found(root, capsys):
     fill(root, 100)
     made = fill(root, 50, hp={"lr": 2})
     assert run("Get Latest Hash", {})["latest_hash"] == made
     assert f"Latest hash: {made}" in capsys.readouterr().out
 
 
-def test_hashes_are_listed(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_hashes_are_listed(root, capsys):
     first = fill(root, 100)
     second = fill(root, 100, hp={"lr": 2})
     fill(root, 200)
@@ -93,9 +91,7 @@ def test_hashes_are_listed(root: Path, capsys: pytest.CaptureFixture[str]) -> No
 
 
 @pytest.mark.parametrize("steps", [(100, 200), (999_900, 999_999)])
-def test_the_latest_checkpoint_is_loaded(
-    root: Path, steps: tuple[int, ...], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_latest_checkpoint_is_loaded(root, steps, capsys):
     fill(root, *steps)
     trained = new_model()
     optimizer = new_optimizer(trained)
@@ -109,7 +105,7 @@ def test_the_latest_checkpoint_is_loaded(
     assert namespace["data_state"] == DATA
 
 
-def test_related_experiments_are_found(root: Path) -> None:
+def test_related_experiments_are_found(root):
     made = fill(root, 100)
     other = fill(root, 100, hp={"lr": 2})
     namespace = names(root)
@@ -122,7 +118,7 @@ def test_related_experiments_are_found(root: Path) -> None:
     assert namespace["same_model_exps"] == []
 
 
-def test_the_reference_runs(root: Path) -> None:
+def test_the_reference_runs(root):
     made = fill(root, 100)
     namespace = names(root)
     run("CheckpointManagerV2 Manifest Methods", namespace)
@@ -177,9 +173,7 @@ class Training:
     [HP, HP | {"class_weight": {0: 1.0, 1: 3.5}, "clip": float("inf"), "frozen": {"a", "b"}}],
     ids=["plain", "with keys and values that only YAML has"],
 )
-def test_the_complete_example_resumes_and_saves_on(
-    root: Path, pickled: bool, hp: dict[str, Any], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_complete_example_resumes_and_saves_on(root, pickled, hp, capsys):
     made = fill(root, 100, 150, hp=hp)
     if pickled:
         with CheckpointManagerV2(root) as manager:
@@ -198,9 +192,7 @@ def test_the_complete_example_resumes_and_saves_on(
     assert saved["model_state_dict"]["2.bias"].tolist() == [150.0] * 3  # of steps 151 … 300
 
 
-def test_the_example_continues_an_imported_run(
-    root: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_example_continues_an_imported_run(root, capsys):
     import_root(CheckpointManagerV2(root).store, WEIGHTSLAB)
     Training({"batch": 8, "lr": 0.001}).run()
     assert "Resuming from step 200" in capsys.readouterr().out

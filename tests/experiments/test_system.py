@@ -1,7 +1,5 @@
 """The checkpoint system: one for a process, which saves what is watched when it is due."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import closing
@@ -36,7 +34,7 @@ def steps_of(system: CheckpointSystem, exp_hash: str) -> Any:
     return system.manager.get_checkpoint_info(exp_hash)["steps"]
 
 
-def test_a_process_has_one_system_until_it_is_closed(root: Path) -> None:
+def test_a_process_has_one_system_until_it_is_closed(root):
     first = get_checkpoint_system(root)
     assert first.checkpoint_frequency == 100
     assert get_checkpoint_system(root, 100) is first
@@ -54,14 +52,14 @@ def test_a_process_has_one_system_until_it_is_closed(root: Path) -> None:
     second.close()
 
 
-def test_a_frequency_is_a_positive_whole_number(root: Path) -> None:
+def test_a_frequency_is_a_positive_whole_number(root):
     for wrong in (0, -1, 1.5, True):
         with pytest.raises(errors.BadOption, match="checkpoint_frequency"):
             get_checkpoint_system(root, wrong)
     get_checkpoint_system(root, 1).close()  # none was left behind
 
 
-def test_multiples_of_the_frequency_are_saved(system: CheckpointSystem) -> None:
+def test_multiples_of_the_frequency_are_saved(system):
     model = new_model()
     optimizer = new_optimizer(model)
     watch(model=model, optimizer=optimizer, hyperparameters=HP, data_state=DATA)
@@ -78,7 +76,7 @@ def test_multiples_of_the_frequency_are_saved(system: CheckpointSystem) -> None:
     assert steps_of(system, made) == [10, 20]
 
 
-def test_a_step_is_saved_once(system: CheckpointSystem) -> None:
+def test_a_step_is_saved_once(system):
     watch(model=new_model())
     assert system.on_training_step(10) is not None
     assert system.on_training_step(10) is None
@@ -86,7 +84,7 @@ def test_a_step_is_saved_once(system: CheckpointSystem) -> None:
     assert system.on_training_step(10) is not None  # a user went back
 
 
-def test_without_a_step_it_counts_on_from_the_latest(root: Path, system: CheckpointSystem) -> None:
+def test_without_a_step_it_counts_on_from_the_latest(root, system):
     made = fill(root, 19)
     watch(model=new_model(), hyperparameters=HP, data_state=DATA)
     saved = [path for _ in range(11) if (path := system.on_training_step())]
@@ -98,7 +96,7 @@ def test_without_a_step_it_counts_on_from_the_latest(root: Path, system: Checkpo
     assert steps_of(system, made) == [19, 20, 30, 40]
 
 
-def test_with_nothing_watched_the_first_due_step_raises(system: CheckpointSystem) -> None:
+def test_with_nothing_watched_the_first_due_step_raises(system):
     for _ in range(9):
         assert system.on_training_step() is None
     with pytest.raises(errors.NotOpen, match="watch"):
@@ -109,7 +107,7 @@ def test_with_nothing_watched_the_first_due_step_raises(system: CheckpointSystem
         watch()
 
 
-def test_what_is_changed_in_place_is_seen_when_a_step_is_due(root: Path) -> None:
+def test_what_is_changed_in_place_is_seen_when_a_step_is_due(root):
     hp = dict(HP)
     data: dict[str, Any] = {"uids": ["a", "b"], "discarded": [], "tags": {}}
     watch(model=new_model())  # before there is a system
@@ -125,7 +123,7 @@ def test_what_is_changed_in_place_is_seen_when_a_step_is_due(root: Path) -> None
         assert steps_of(system, first) == [10]
 
 
-def test_changes_are_pending_until_training_goes_on(system: CheckpointSystem) -> None:
+def test_changes_are_pending_until_training_goes_on(system):
     hp = dict(HP)
     watch(model=new_model(), hyperparameters=hp)
     assert system.on_training_step(3, force_dump=True) is None
@@ -143,7 +141,7 @@ def test_changes_are_pending_until_training_goes_on(system: CheckpointSystem) ->
     assert system.get_status()["has_pending_changes"] is False
 
 
-def test_others_are_watched_from_a_change_on(system: CheckpointSystem) -> None:
+def test_others_are_watched_from_a_change_on(system):
     watch(model=new_model(), hyperparameters=HP)
     assert system.on_model_change(new_model(width=4))[2] == {"hp", "model"}
     assert system.on_config_change({"lr": 3})[2] == {"hp"}
@@ -153,7 +151,7 @@ def test_others_are_watched_from_a_change_on(system: CheckpointSystem) -> None:
     assert torch.load(path)["model_state_dict"]["0.weight"].shape == (4, 10)
 
 
-def test_an_event_is_in_the_metadata_of_the_next_checkpoint(system: CheckpointSystem) -> None:
+def test_an_event_is_in_the_metadata_of_the_next_checkpoint(system):
     model = new_model()
     watch(model=model)
     first = system.on_training_step(10)
@@ -165,7 +163,7 @@ def test_an_event_is_in_the_metadata_of_the_next_checkpoint(system: CheckpointSy
     assert first.name[:24] != second.name[:24]
 
 
-def test_the_status_says_where_it_stands(root: Path, system: CheckpointSystem) -> None:
+def test_the_status_says_where_it_stands(root, system):
     assert system.get_status() == {
         "root_log_dir": str(root),
         "checkpoint_frequency": 10,
@@ -185,7 +183,7 @@ def test_the_status_says_where_it_stands(root: Path, system: CheckpointSystem) -
     assert status["watched"] == ["model", "hyperparameters"]
 
 
-def test_a_save_that_failed_is_made_again(root: Path, system: CheckpointSystem) -> None:
+def test_a_save_that_failed_is_made_again(root, system):
     model = new_model()
     watch(model=model)
     system.on_model_change()
@@ -197,7 +195,7 @@ def test_a_save_that_failed_is_made_again(root: Path, system: CheckpointSystem) 
     assert system.on_training_step(10) is not None
 
 
-def test_a_forked_process_has_no_system(system: CheckpointSystem, tmp_path: Path) -> None:
+def test_a_forked_process_has_no_system(system, tmp_path):
     read, write = os.pipe()
     child = os.fork()
     if not child:

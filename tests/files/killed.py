@@ -4,8 +4,6 @@ Each is in a folder of its own below FOLDER; the exit codes are printed. One pro
 and forks a child for each operation.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,7 +1,5 @@
 """Two states, an old and a new one, of several blocks each when blocks are small."""
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import os

@@ -1,7 +1,5 @@
 """Who may write where, with which permissions, and what is cleaned up."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os
@@ -18,11 +16,10 @@ import standfast
 from standfast import errors
 from standfast.files.disk import DIRECT
 from tests.files.states import NEW, OLD, is_state, leftovers
-from tests.kit.seams import Seams
 
 
 @pytest.mark.parametrize("umask", [0o022, 0o027, 0o000])
-def test_a_file_has_the_mode_of_umask_or_keeps_its_own(umask: int, tmp_path: Path) -> None:
+def test_a_file_has_the_mode_of_umask_or_keeps_its_own(umask, tmp_path):
     path = tmp_path / "state.safetensors"
     before = os.umask(umask)
     try:
@@ -35,7 +32,7 @@ def test_a_file_has_the_mode_of_umask_or_keeps_its_own(umask: int, tmp_path: Pat
     assert path.stat().st_mode & 0o7777 == 0o640
 
 
-def test_a_link_stays_and_what_it_points_to_is_replaced(tmp_path: Path) -> None:
+def test_a_link_stays_and_what_it_points_to_is_replaced(tmp_path):
     (tmp_path / "runs").mkdir()
     real = tmp_path / "runs" / ("x" * (255 - len(".safetensors")) + ".safetensors")
     standfast.save(real, OLD)
@@ -46,7 +43,7 @@ def test_a_link_stays_and_what_it_points_to_is_replaced(tmp_path: Path) -> None:
     assert is_state(real, NEW)
 
 
-def test_a_save_does_not_remove_the_file_of_another(tmp_path: Path, seams: Seams) -> None:
+def test_a_save_does_not_remove_the_file_of_another(tmp_path, seams):
     path = tmp_path / "state.safetensors"
     inside, go_on = threading.Event(), threading.Event()
 
@@ -68,7 +65,7 @@ def test_a_save_does_not_remove_the_file_of_another(tmp_path: Path, seams: Seams
     assert leftovers(path) == []
 
 
-def test_processes_that_save_to_one_path_at_once_leave_one_whole_file(tmp_path: Path) -> None:
+def test_processes_that_save_to_one_path_at_once_leave_one_whole_file(tmp_path):
     path = tmp_path / "state.safetensors"
     children = []
     for number in range(2):
@@ -92,7 +89,7 @@ def test_processes_that_save_to_one_path_at_once_leave_one_whole_file(tmp_path: 
     assert leftovers(path) == []
 
 
-def test_only_our_own_leftovers_of_this_path_are_removed(tmp_path: Path) -> None:
+def test_only_our_own_leftovers_of_this_path_are_removed(tmp_path):
     path = tmp_path / "state.safetensors"
     others = [".state.safetensors.tmp", ".0123456789abcdef.01234567.standfast", "x.standfast"]
     for name in others:
@@ -102,7 +99,7 @@ def test_only_our_own_leftovers_of_this_path_are_removed(tmp_path: Path) -> None
 
 
 @pytest.mark.skipif(not DIRECT, reason="no direct writes here")
-def test_where_direct_writes_are_refused_buffered_ones_do(tmp_path: Path, seams: Seams) -> None:
+def test_where_direct_writes_are_refused_buffered_ones_do(tmp_path, seams):
     """A file system that takes the flag and then refuses the writes, on both threads at once."""
     refused = []
     both = threading.Barrier(2)
@@ -121,7 +118,7 @@ def test_where_direct_writes_are_refused_buffered_ones_do(tmp_path: Path, seams:
     assert (standfast.load(tmp_path / "state.safetensors")["x"] == np.arange(4 << 20)).all()
 
 
-def test_saving_in_memory_file_systems_works() -> None:
+def test_saving_in_memory_file_systems_works():
     shared = Path("/dev/shm")
     if not shared.is_dir():
         pytest.skip("not run: there is no /dev/shm")
@@ -133,7 +130,7 @@ def test_saving_in_memory_file_systems_works() -> None:
         path.unlink(missing_ok=True)
 
 
-def test_a_file_that_a_cleaner_takes_away_is_made_again(tmp_path: Path, seams: Seams) -> None:
+def test_a_file_that_a_cleaner_takes_away_is_made_again(tmp_path, seams):
     path = tmp_path / "state.safetensors"
     taken = []
 
@@ -150,7 +147,7 @@ def test_a_file_that_a_cleaner_takes_away_is_made_again(tmp_path: Path, seams: S
     assert leftovers(path) == []
 
 
-def test_a_leftover_that_is_not_ours_to_remove_is_left(tmp_path: Path, seams: Seams) -> None:
+def test_a_leftover_that_is_not_ours_to_remove_is_left(tmp_path, seams):
     def abandoned(find: Any, folder: Path, prefix: str, suffix: str) -> Iterator[Path]:
         yield folder / f"{prefix}00000000{suffix}"
 
@@ -162,7 +159,7 @@ def test_a_leftover_that_is_not_ours_to_remove_is_left(tmp_path: Path, seams: Se
     assert is_state(tmp_path / "state.safetensors", NEW)
 
 
-def test_a_folder_that_is_missing_or_not_a_folder_is_named(tmp_path: Path) -> None:
+def test_a_folder_that_is_missing_or_not_a_folder_is_named(tmp_path):
     with pytest.raises(errors.MissingFile, match="/nowhere"):
         standfast.save(tmp_path / "nowhere" / "state.safetensors", NEW)
     (tmp_path / "folder.safetensors").mkdir()

@@ -1,7 +1,5 @@
 """Compressed files come back whole, in pieces that take little memory."""
 
-from __future__ import annotations
-
 import gzip
 import os
 from pathlib import Path
@@ -24,7 +22,7 @@ def _write(path: Path) -> bytes:
 
 
 @pytest.mark.parametrize("name", ["x.gz", "x.tgz", "x.zst"])
-def test_what_was_compressed_comes_back(name: str, tmp_path: Path) -> None:
+def test_what_was_compressed_comes_back(name, tmp_path):
     data = _write(tmp_path / name)
     fed: list[int] = []
     assert b"".join(decompressed(tmp_path / name, fed.append)) == CONTENT
@@ -34,7 +32,7 @@ def test_what_was_compressed_comes_back(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["x.gz", "x.zst"])
-def test_every_end_but_the_right_one_is_told(name: str, tmp_path: Path) -> None:
+def test_every_end_but_the_right_one_is_told(name, tmp_path):
     path = tmp_path / name
     data = _write(path)
     for cut in (1, 2, 4, 8, 9, 100):
@@ -51,7 +49,7 @@ def test_every_end_but_the_right_one_is_told(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["x.gz", "x.zst"])
-def test_a_bomb_comes_in_pieces(name: str, tmp_path: Path) -> None:
+def test_a_bomb_comes_in_pieces(name, tmp_path):
     zeros = bytes(64 << 20)
     with compressing(tmp_path / name, LOCAL) as stream:
         for _ in range(2):
@@ -62,7 +60,7 @@ def test_a_bomb_comes_in_pieces(name: str, tmp_path: Path) -> None:
     assert max(sizes) <= 64 << 20
 
 
-def test_a_window_larger_than_memory_is_refused(tmp_path: Path) -> None:
+def test_a_window_larger_than_memory_is_refused(tmp_path):
     parameters = zstandard.ZstdCompressionParameters(window_log=31, enable_ldm=False)
     compressor = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
     (tmp_path / "x.zst").write_bytes(compressor.compress(b"x" * 1000) + compressor.flush())

@@ -1,7 +1,5 @@
 """What is streamed into a device is what was saved, and nothing is under way afterwards."""
 
-from __future__ import annotations
-
 import _thread
 import errno
 import io
@@ -114,21 +112,19 @@ def _same(found: dict[str, Any], expected: dict[str, Any]) -> bool:
 
 @WAYS
 @pytest.mark.parametrize("mapped", [True, False], ids=["mapped", "read"])
-def test_all_tensors_arrive(
-    saved: Path, state: Any, is_cached: bool, mapped: bool, seams: Seams
-) -> None:
+def test_all_tensors_arrive(saved, state, is_cached, mapped, seams):
     cached(seams, is_cached)
     assert _same(_streamed(LateDevice(), saved, mapped=mapped), state)
     assert _same(_streamed(LateDevice(), io.BytesIO(saved.read_bytes())), state)
 
 
-def test_a_block_is_used_again_after_its_copies(saved: Path, state: Any, few_blocks: None) -> None:
+def test_a_block_is_used_again_after_its_copies(saved, state, few_blocks):
     device = LateDevice(delay=0.02)
     assert _same(_streamed(device, saved), state)
     assert sum(device.pinned.values()) == 2 * BLOCK
 
 
-def test_copies_are_made_in_the_order_of_the_files(saved: Path, tmp_path: Path) -> None:
+def test_copies_are_made_in_the_order_of_the_files(saved, tmp_path):
     other = tmp_path / "other.safetensors"
     standfast.save(other, {"other": np.arange(5, dtype=np.uint8)})
     device = LateDevice()
@@ -142,7 +138,7 @@ def test_copies_are_made_in_the_order_of_the_files(saved: Path, tmp_path: Path) 
     assert list(dict.fromkeys(id(piece.target) for piece in device.incoming)) == expected
 
 
-def test_one_copy_call_takes_all_small_neighbours(tmp_path: Path) -> None:
+def test_one_copy_call_takes_all_small_neighbours(tmp_path):
     path = tmp_path / "small.safetensors"
     standfast.save(path, {f"tensor {i}": np.full(100, i, np.uint8) for i in range(50)})
     device = CountingDevice()
@@ -151,7 +147,7 @@ def test_one_copy_call_takes_all_small_neighbours(tmp_path: Path) -> None:
     assert all((found[f"tensor {i}"] == i).all() for i in range(50))
 
 
-def test_what_lies_between_far_tensors_is_not_read(tmp_path: Path, seams: Seams) -> None:
+def test_what_lies_between_far_tensors_is_not_read(tmp_path, seams):
     path = tmp_path / "far.safetensors"
     sizes = {"first": 10, "near": 1000, "far": 1 << 20, "last": 10}
     standfast.save(path, {name: np.full(n, 7, np.uint8) for name, n in sizes.items()})
@@ -167,7 +163,7 @@ def test_what_lies_between_far_tensors_is_not_read(tmp_path: Path, seams: Seams)
     assert stretches["last"].target.tolist() == [7] * 10
 
 
-def test_tensors_that_share_their_bytes_are_read_together() -> None:
+def test_tensors_that_share_their_bytes_are_read_together():
     data = np.random.default_rng(0).bytes(5000)
     reads: list[int] = []
 
@@ -189,7 +185,7 @@ def test_tensors_that_share_their_bytes_are_read_together() -> None:
         assert target.numpy().tobytes() == data[start : start + size]
 
 
-def test_a_row_may_go_to_several_tensors_and_to_a_part_of_one(saved: Path, state: Any) -> None:
+def test_a_row_may_go_to_several_tensors_and_to_a_part_of_one(saved, state):
     device = LateDevice()
     with TensorFile(saved) as file:
         large, few = file._row("large"), file._row("few")
@@ -208,7 +204,7 @@ def test_a_row_may_go_to_several_tensors_and_to_a_part_of_one(saved: Path, state
     assert not whole[2500:].any()
 
 
-def test_elements_are_cast_to_those_of_the_tensor(tmp_path: Path) -> None:
+def test_elements_are_cast_to_those_of_the_tensor(tmp_path):
     path = tmp_path / "state.safetensors"
     weight = np.random.default_rng(0).standard_normal(CHUNK // 4 + 5).astype(np.float32)
     standfast.save(path, {"weight": weight})
@@ -220,7 +216,7 @@ def test_elements_are_cast_to_those_of_the_tensor(tmp_path: Path) -> None:
     assert torch.equal(target.view(torch.int16), expected.view(torch.int16))
 
 
-def test_progress_counts_all_bytes(saved: Path) -> None:
+def test_progress_counts_all_bytes(saved):
     device, told = LateDevice(), list[int]()
     with TensorFile(saved) as file:
         stream(device, list(_stretches(file, device).values()), told.append)
@@ -228,7 +224,7 @@ def test_progress_counts_all_bytes(saved: Path) -> None:
     assert len(told) > 1
 
 
-def test_the_blocks_are_kept_for_the_next_load(saved: Path, tmp_path: Path) -> None:
+def test_the_blocks_are_kept_for_the_next_load(saved, tmp_path):
     assert (device_reader._MOST_THREADS + device_reader._COPYING) * BLOCK < 512_000_000
     small = tmp_path / "small.safetensors"
     standfast.save(small, {"small": np.zeros(1000)})
@@ -246,7 +242,7 @@ def test_the_blocks_are_kept_for_the_next_load(saved: Path, tmp_path: Path) -> N
     assert device.pinned == grown
 
 
-def test_a_load_within_a_load_has_blocks_of_its_own(saved: Path, state: Any) -> None:
+def test_a_load_within_a_load_has_blocks_of_its_own(saved, state):
     device = LateDevice()
     inner: list[dict[str, Any]] = []
 
@@ -263,7 +259,7 @@ def test_a_load_within_a_load_has_blocks_of_its_own(saved: Path, state: Any) -> 
     assert len(device.pinned) == 1  # one of the two was let go
 
 
-def test_a_forked_child_has_no_blocks(saved: Path) -> None:
+def test_a_forked_child_has_no_blocks(saved):
     device = LateDevice()
     _streamed(device, saved)
     assert blocks._kept
@@ -274,7 +270,7 @@ def test_a_forked_child_has_no_blocks(saved: Path) -> None:
     assert blocks._kept
 
 
-def test_blocks_that_cannot_be_pinned_do_as_well(saved: Path, state: Any) -> None:
+def test_blocks_that_cannot_be_pinned_do_as_well(saved, state):
     device = LateDevice()
     device.pins_at_most = 0
     assert _same(_streamed(device, saved), state)
@@ -284,7 +280,7 @@ def test_blocks_that_cannot_be_pinned_do_as_well(saved: Path, state: Any) -> Non
     assert device.pinned  # it is tried again
 
 
-def test_all_damaged_tensors_are_named_and_none_of_their_chunks_is_copied(path: Path) -> None:
+def test_all_damaged_tensors_are_named_and_none_of_their_chunks_is_copied(path):
     flip_in(path, "few", 10)
     flip_in(path, "last")
     device = LateDevice()
@@ -299,8 +295,8 @@ def test_all_damaged_tensors_are_named_and_none_of_their_chunks_is_copied(path: 
 
 @pytest.mark.parametrize(("at", "copied", "read"), [(0, [], 2), (CHUNK, [0], 3)])
 def test_after_a_damaged_chunk_nothing_more_is_read_or_copied(
-    path: Path, few_blocks: None, seams: Seams, at: int, copied: list[int], read: int
-) -> None:
+    path, few_blocks, seams, at, copied, read
+):
     flip_in(path, "large", at)
     device = LateDevice(delay=0.005)
     with TensorFile(path, mapped=False) as file:
@@ -312,7 +308,7 @@ def test_after_a_damaged_chunk_nothing_more_is_read_or_copied(
     assert len(reads) <= read  # of four: as many as there are blocks, and those copied before
 
 
-def test_the_files_that_hold_damage_are_told(path: Path, saved: Path, tmp_path: Path) -> None:
+def test_the_files_that_hold_damage_are_told(path, saved, tmp_path):
     other = tmp_path / "other.safetensors"
     standfast.save(other, {"other": np.arange(5, dtype=np.uint8)})
     flip_in(other, "other")
@@ -330,13 +326,13 @@ def test_the_files_that_hold_damage_are_told(path: Path, saved: Path, tmp_path: 
     assert caught.value.tensors == ("one", "other")
 
 
-def test_without_verifying_the_bytes_come_as_they_are(path: Path, state: Any) -> None:
+def test_without_verifying_the_bytes_come_as_they_are(path, state):
     flip_in(path, "few")
     found = _streamed(LateDevice(), path, verify=False)
     assert found["few"][0] == state["few"][0] ^ 1
 
 
-def test_a_copy_that_fails_ends_the_load(saved: Path, state: Any, few_blocks: None) -> None:
+def test_a_copy_that_fails_ends_the_load(saved, state, few_blocks):
     device = LateDevice(delay=0.005)
     device.fails_after = 1
     with pytest.raises(errors.CopyFailed):
@@ -346,9 +342,7 @@ def test_a_copy_that_fails_ends_the_load(saved: Path, state: Any, few_blocks: No
 
 
 @pytest.mark.parametrize("error", [errors.CopyFailed("late:0"), KeyboardInterrupt()], ids=repr)
-def test_copies_before_an_error_are_waited_for(
-    saved: Path, seams: Seams, error: BaseException
-) -> None:
+def test_copies_before_an_error_are_waited_for(saved, seams, error):
     device = LateDevice(delay=0.1)
     begun: list[Copies] = []
 
@@ -366,7 +360,7 @@ def test_copies_before_an_error_are_waited_for(
     assert begun[0].is_done()
 
 
-def test_an_interrupt_leaves_no_copy_under_way(saved: Path, few_blocks: None) -> None:
+def test_an_interrupt_leaves_no_copy_under_way(saved, few_blocks):
     device, under_way = CountingDevice(delay=0.05), list[int]()
 
     def progress(count: int) -> None:
@@ -381,7 +375,7 @@ def test_an_interrupt_leaves_no_copy_under_way(saved: Path, few_blocks: None) ->
     assert device.incoming
 
 
-def test_a_wait_that_is_interrupted_again_and_again_is_taken_up(saved: Path, seams: Seams) -> None:
+def test_a_wait_that_is_interrupted_again_and_again_is_taken_up(saved, seams):
     device = LateDevice(delay=0.05)
     presses = iter([KeyboardInterrupt] * 5)
     begun: list[Copies] = []
@@ -403,7 +397,7 @@ def test_a_wait_that_is_interrupted_again_and_again_is_taken_up(saved: Path, sea
     assert all(copies.is_done() for copies in begun)
 
 
-def test_a_file_that_was_changed_since_it_was_opened_is_refused(path: Path) -> None:
+def test_a_file_that_was_changed_since_it_was_opened_is_refused(path):
     device = LateDevice()
     with TensorFile(path, mapped=False) as file:
         stretches = list(_stretches(file, device).values())
@@ -414,7 +408,7 @@ def test_a_file_that_was_changed_since_it_was_opened_is_refused(path: Path) -> N
 
 
 @WAYS
-def test_a_file_that_is_cut_ends_the_load(path: Path, is_cached: bool, seams: Seams) -> None:
+def test_a_file_that_is_cut_ends_the_load(path, is_cached, seams):
     cached(seams, is_cached)
     cut = []
 
@@ -431,7 +425,7 @@ def test_a_file_that_is_cut_ends_the_load(path: Path, is_cached: bool, seams: Se
 
 
 @WAYS
-def test_a_block_holds_the_bytes_asked_for(saved: Path, is_cached: bool, seams: Seams) -> None:
+def test_a_block_holds_the_bytes_asked_for(saved, is_cached, seams):
     cached(seams, is_cached)
     block = next(iter(blocks.Blocks(1)))
     file = SourceFile(saved)
@@ -448,7 +442,7 @@ def test_a_block_holds_the_bytes_asked_for(saved: Path, is_cached: bool, seams: 
 
 
 @pytest.mark.parametrize("most", [2 * CHUNK, 1 << 20, None], ids=["whole", "short", "refused"])
-def test_a_direct_read_takes_whole_pages(saved: Path, most: int | None, seams: Seams) -> None:
+def test_a_direct_read_takes_whole_pages(saved, most, seams):
     file = SourceFile(saved)
     expected = file.read(4097, CHUNK)
     block = next(iter(blocks.Blocks(1)))
@@ -468,7 +462,7 @@ def test_a_direct_read_takes_whole_pages(saved: Path, most: int | None, seams: S
     assert asked == [(4096, CHUNK + 4096, 0)]
 
 
-def test_a_disk_that_cannot_read_ends_the_load(saved: Path, seams: Seams) -> None:
+def test_a_disk_that_cannot_read_ends_the_load(saved, seams):
     def preadv(read: Any, fd: int, buffers: Any, offset: int, *flags: int) -> int:
         if offset > CHUNK and len(buffers[0]) >= 1 << 20:
             raise OSError(errno.EIO, "Input/output error")
@@ -491,7 +485,7 @@ class _Interrupted(LateDevice):
             raise KeyboardInterrupt
 
 
-def test_memory_pinned_before_an_interrupt_is_unpinned(saved: Path, tmp_path: Path) -> None:
+def test_memory_pinned_before_an_interrupt_is_unpinned(saved, tmp_path):
     small = tmp_path / "small.safetensors"
     standfast.save(small, {"a": np.arange(9)})
     device = _Interrupted()
@@ -503,7 +497,7 @@ def test_memory_pinned_before_an_interrupt_is_unpinned(saved: Path, tmp_path: Pa
     assert sum(device.pinned.values()) > BLOCK
 
 
-def test_a_thread_that_an_interrupt_hides_is_waited_for(saved: Path, seams: Seams) -> None:
+def test_a_thread_that_an_interrupt_hides_is_waited_for(saved, seams):
     begun, under_way = threading.Event(), [0]
 
     def interrupted(start: Any, *arguments: Any) -> int:

@@ -1,7 +1,5 @@
 """Fail or kill a save at its 1st operation, then the 2nd, …, and cut the power anywhere."""
 
-from __future__ import annotations
-
 import errno
 import gc
 import subprocess
@@ -39,8 +37,8 @@ def few_objects() -> Iterator[None]:
 @pytest.mark.parametrize("exists", [True, False], ids=["over a file", "as a new file"])
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_save_that_fails_leaves_the_old_file_or_the_new_one_and_nothing_else(
-    fault: str, exists: bool, tmp_path: Path, seams: Seams
-) -> None:
+    fault, exists, tmp_path, seams
+):
     seams.bound("blocks of the ring", SMALL_BLOCK)
     struck = []
     for at in range(1, 100):
@@ -76,7 +74,7 @@ def test_a_save_that_fails_leaves_the_old_file_or_the_new_one_and_nothing_else(
 
 
 @pytest.mark.guarantee("G1")
-def test_a_save_killed_at_any_operation_leaves_the_old_file_or_the_new_one(tmp_path: Path) -> None:
+def test_a_save_killed_at_any_operation_leaves_the_old_file_or_the_new_one(tmp_path):
     child = [sys.executable, "-m", "tests.files.killed", str(tmp_path), "file"]
     done = subprocess.run(child, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -128,13 +126,13 @@ def logged(request: pytest.FixtureRequest, tmp_path: Path, seams: Seams) -> Save
 
 
 @pytest.mark.guarantee("G2")
-def test_a_power_cut_at_any_moment_leaves_the_old_file_or_the_new_one(logged: Save) -> None:
+def test_a_power_cut_at_any_moment_leaves_the_old_file_or_the_new_one(logged):
     kinds = [operation.kind for operation in logged.log]
     assert kinds.count("write") >= 4
     assert logged.violations(logged.log) == 0
 
 
-def test_every_sync_is_needed_and_comes_before_the_rename(logged: Save) -> None:
+def test_every_sync_is_needed_and_comes_before_the_rename(logged):
     kinds = [operation.kind for operation in logged.log]
     sync, rename, sync_folder = map(kinds.index, ("sync", "rename", "sync_folder"))
     assert [kind for kind in kinds if kind.startswith("sync")] == ["sync", "sync_folder"]

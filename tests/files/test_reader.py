@@ -1,7 +1,5 @@
 """What is read, what is verified, and when; past the page cache too."""
 
-from __future__ import annotations
-
 import errno
 import mmap
 import os
@@ -20,7 +18,6 @@ from standfast.files.input.file import SourceFile
 from standfast.files.ring import BLOCK
 from tests.files.states import cached, flip_in, refusing
 from tests.kit.descriptors import open_files
-from tests.kit.seams import Seams
 
 MAPPED = pytest.mark.parametrize("mapped", [True, False], ids=["mapped", "read"])
 ROWS = 5
@@ -37,7 +34,7 @@ def path(tmp_path: Path) -> Path:
 
 
 @MAPPED
-def test_a_damaged_tensor_is_named_and_the_others_still_load(path: Path, mapped: bool) -> None:
+def test_a_damaged_tensor_is_named_and_the_others_still_load(path, mapped):
     flip_in(path, "big", 3 * CHUNK + 17)
     for act in (standfast.verify, lambda p: standfast.load(p, mapped=mapped)):
         with pytest.raises(errors.DigestMismatch, match="'big'") as caught:
@@ -58,7 +55,7 @@ def test_a_damaged_tensor_is_named_and_the_others_still_load(path: Path, mapped:
 
 
 @MAPPED
-def test_a_slice_verifies_the_chunks_it_touches_and_no_others(path: Path, mapped: bool) -> None:
+def test_a_slice_verifies_the_chunks_it_touches_and_no_others(path, mapped):
     flip_in(path, "big", 3 * CHUNK + 17)
     with standfast.open(path, mapped=mapped) as file:
         big = file.slice("big")
@@ -71,7 +68,7 @@ def test_a_slice_verifies_the_chunks_it_touches_and_no_others(path: Path, mapped
                 big[index]
 
 
-def test_a_slice_that_is_read_reads_no_more_than_it_must(path: Path, seams: Seams) -> None:
+def test_a_slice_that_is_read_reads_no_more_than_it_must(path, seams):
     reads = cached(seams, True)
     headers: list[int] = []
     seams.system(os, pread=lambda read, *a: headers.append(a[1]) or read(*a))
@@ -87,7 +84,7 @@ def test_a_slice_that_is_read_reads_no_more_than_it_must(path: Path, seams: Seam
         assert sum(reads) == 20
 
 
-def test_an_index_that_does_not_fit_is_refused(path: Path) -> None:
+def test_an_index_that_does_not_fit_is_refused(path):
     with standfast.open(path) as file:
         for index in (5, (0, 0, 0), "x", [0, 1], np.array([True] * 5), True, 1.5, (..., ...)):
             with pytest.raises(errors.BadIndex, match="16777216"):
@@ -100,7 +97,7 @@ def test_an_index_that_does_not_fit_is_refused(path: Path) -> None:
 
 @MAPPED
 @pytest.mark.parametrize("verify", [True, False])
-def test_a_file_that_changes_while_open_is_an_error(path: Path, mapped: bool, verify: bool) -> None:
+def test_a_file_that_changes_while_open_is_an_error(path, mapped, verify):
     with standfast.open(path, mapped=mapped, verify=verify) as file:
         os.utime(path, ns=(0, 1))
         with pytest.raises(errors.ChangedFile):
@@ -112,7 +109,7 @@ def test_a_file_that_changes_while_open_is_an_error(path: Path, mapped: bool, ve
                 act()
 
 
-def test_a_read_that_comes_up_short_is_an_error(path: Path) -> None:
+def test_a_read_that_comes_up_short_is_an_error(path):
     file = SourceFile(path)
     os.truncate(path, 100)
     with pytest.raises(errors.ChangedFile, match="100"):
@@ -122,7 +119,7 @@ def test_a_read_that_comes_up_short_is_an_error(path: Path) -> None:
     file.close()
 
 
-def test_what_is_missing_or_unreadable_is_said(tmp_path: Path) -> None:
+def test_what_is_missing_or_unreadable_is_said(tmp_path):
     with pytest.raises(errors.MissingFile, match="nothing"):
         standfast.open(tmp_path / "nothing.safetensors")
     os.mkfifo(tmp_path / "pipe.safetensors")
@@ -131,7 +128,7 @@ def test_what_is_missing_or_unreadable_is_said(tmp_path: Path) -> None:
             standfast.load(odd)
 
 
-def test_a_file_without_digests_loads_and_says_so(tmp_path: Path) -> None:
+def test_a_file_without_digests_loads_and_says_so(tmp_path):
     path = tmp_path / "foreign.safetensors"
     header = b'{"x":{"dtype":"F64","shape":[1],"data_offsets":[0,8]}}'
     path.write_bytes(len(header).to_bytes(8, "little") + header + np.float64(7).tobytes())
@@ -144,7 +141,7 @@ def test_a_file_without_digests_loads_and_says_so(tmp_path: Path) -> None:
         standfast.verify(path)
 
 
-def test_a_header_that_was_damaged_opens_only_unverified(path: Path) -> None:
+def test_a_header_that_was_damaged_opens_only_unverified(path):
     at = path.read_bytes()[:4096].index(b'"F64"')
     with path.open("r+b") as stream:
         stream.seek(at)
@@ -155,7 +152,7 @@ def test_a_header_that_was_damaged_opens_only_unverified(path: Path) -> None:
         assert file["small"].dtype == np.int64
 
 
-def test_files_on_a_network_file_system_are_read_not_mapped(path: Path, seams: Seams) -> None:
+def test_files_on_a_network_file_system_are_read_not_mapped(path, seams):
     with standfast.open(path) as file:
         assert file.is_mapped
     seams.bound("network file systems", {_file_system_of(path)})
@@ -173,7 +170,7 @@ def _file_system_of(path: Path) -> str:
     return next(line.split(" - ")[1].split()[0] for line in lines if f" {number} " in line)
 
 
-def test_without_the_kernels_help_the_pages_come_by_themselves(path: Path, seams: Seams) -> None:
+def test_without_the_kernels_help_the_pages_come_by_themselves(path, seams):
     seams.system(mapping._libc, madvise=refusing(errno.EFAULT))
     with pytest.raises(errors.UnreadableFile, match=path.name):
         standfast.verify(path)
@@ -184,7 +181,7 @@ def test_without_the_kernels_help_the_pages_come_by_themselves(path: Path, seams
         standfast.load(path)
 
 
-def test_a_file_that_is_cut_while_it_is_verified_is_an_error(path: Path, seams: Seams) -> None:
+def test_a_file_that_is_cut_while_it_is_verified_is_an_error(path, seams):
     def cut_first(madvise: Any, *arguments: Any) -> int:
         os.truncate(path, 8192)
         return int(madvise(*arguments))
@@ -194,7 +191,7 @@ def test_a_file_that_is_cut_while_it_is_verified_is_an_error(path: Path, seams: 
         standfast.verify(path)
 
 
-def test_a_file_that_cannot_be_mapped_says_what_to_do(path: Path, seams: Seams) -> None:
+def test_a_file_that_cannot_be_mapped_says_what_to_do(path, seams):
     def no_memory(*args: Any, **kwargs: Any) -> Any:
         raise OSError(errno.ENOMEM, "Cannot allocate memory")
 
@@ -230,7 +227,7 @@ def _read(file: SourceFile, start: int, length: int, skip: int = 1) -> bytes:
 
 
 @pytest.mark.parametrize("skip", [0, 512])
-def test_a_part_of_a_cold_file_is_read(cold: Path, content: bytes, skip: int, seams: Seams) -> None:
+def test_a_part_of_a_cold_file_is_read(cold, content, skip, seams):
     cached(seams, False)
     for start, length in (
         (92, SIZE - 92),
@@ -247,7 +244,7 @@ def test_a_part_of_a_cold_file_is_read(cold: Path, content: bytes, skip: int, se
         assert open_files(cold) == []
 
 
-def test_whole_pages_are_read_without_a_copy(cold: Path, content: bytes, seams: Seams) -> None:
+def test_whole_pages_are_read_without_a_copy(cold, content, seams):
     reads = cached(seams, False)
     file = SourceFile(cold)
     assert _read(file, 4096, BLOCK, 0) == content[4096 : 4096 + BLOCK]
@@ -258,7 +255,7 @@ def test_whole_pages_are_read_without_a_copy(cold: Path, content: bytes, seams: 
     file.close()
 
 
-def test_other_files_are_read_through_the_cache(cold: Path, content: bytes, seams: Seams) -> None:
+def test_other_files_are_read_through_the_cache(cold, content, seams):
     def opened(call: Any, path: Any, flags: int, *more: Any, **options: Any) -> int:
         if flags & os.O_DIRECT:
             raise OSError(errno.EINVAL, "Invalid argument")
@@ -275,7 +272,7 @@ def test_other_files_are_read_through_the_cache(cold: Path, content: bytes, seam
 
 @pytest.mark.parametrize("skip", [0, 512])
 @pytest.mark.parametrize("is_cached", [True, False])
-def test_a_cut_file_is_an_error(cold: Path, is_cached: bool, skip: int, seams: Seams) -> None:
+def test_a_cut_file_is_an_error(cold, is_cached, skip, seams):
     cached(seams, is_cached)
     file = SourceFile(cold)
     os.truncate(cold, 2 * LARGE)

@@ -1,7 +1,5 @@
 """Space that is reserved for a file, and file systems that cannot reserve any."""
 
-from __future__ import annotations
-
 import errno
 import os
 from collections.abc import Callable
@@ -18,7 +16,6 @@ from standfast.files import libc, writer
 from standfast.tensors import source_of
 from standfast.tensors.sources import Bytes
 from tests.kit.cases import kept
-from tests.kit.seams import Seams
 from tests.kit.stores import Array, random_bytes
 
 MIB = 1 << 20
@@ -64,7 +61,7 @@ class WatchedFile:
 
 
 @pytest.mark.guarantee("G4")
-def test_no_space_is_reserved_while_the_file_is_written_to(seams: Seams) -> None:
+def test_no_space_is_reserved_while_the_file_is_written_to(seams):
     """libc and some file systems do it by writing zeros, also over data of other threads."""
     seams.bound("bytes ahead of a writer", 0)
     source = source_of(np.zeros(16 * MIB, np.uint8))
@@ -74,7 +71,7 @@ def test_no_space_is_reserved_while_the_file_is_written_to(seams: Seams) -> None
     assert not file.was_written_to
 
 
-def test_where_no_space_can_be_reserved_nothing_emulates_it(mount: Callable[..., Path]) -> None:
+def test_where_no_space_can_be_reserved_nothing_emulates_it(mount):
     """An emulation writes to the file, which other threads are writing to."""
     path = mount(fallocate=False) / "file"
     path.write_bytes(b"x")
@@ -98,8 +95,8 @@ def answering(number: int, calls: list[int], most: int = 0) -> Callable[[int, in
 @pytest.mark.parametrize("kind", SAVES)
 @pytest.mark.parametrize("number", kept([errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL], 95))
 def test_a_file_is_written_where_reserving_is_not_supported(
-    number: int, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seams: Seams
-) -> None:
+    number, kind, tmp_path, monkeypatch, seams
+):
     calls: list[int] = []
     monkeypatch.setattr(libc, "allocate", answering(number, calls))
     seams.bound("bytes ahead of a writer", MIB)
@@ -112,9 +109,7 @@ def test_a_file_is_written_where_reserving_is_not_supported(
 @pytest.mark.guarantee("G5")
 @pytest.mark.parametrize("kind", SAVES)
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
-def test_a_reservation_that_fails_fails_the_save(
-    number: int, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_reservation_that_fails_fails_the_save(number, kind, tmp_path, monkeypatch):
     old = {"w": random_bytes(MIB, 9)}
     Store(tmp_path).run(name="run").save(0, old)
     monkeypatch.setattr(libc, "allocate", answering(number, []))
@@ -127,8 +122,8 @@ def test_a_reservation_that_fails_fails_the_save(
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
 def test_what_fits_is_saved_though_space_for_all_that_may_come_does_not(
-    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    number, tmp_path, monkeypatch
+):
     """Equal chunks are written once: it is known late how large the file becomes."""
     calls: list[int] = []
     monkeypatch.setattr(libc, "allocate", answering(number, calls, most=20 * MIB))

@@ -1,7 +1,5 @@
 """Saves share blocks, take little memory, and write the digests that are documented."""
 
-from __future__ import annotations
-
 import base64
 import json
 import os
@@ -10,7 +8,6 @@ import sys
 import threading
 import time
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,7 +22,7 @@ from standfast.files.ring import Ring
 from standfast.tensors import source_of
 
 
-def test_the_blocks_of_a_save_serve_the_next_one(tmp_path: Path) -> None:
+def test_the_blocks_of_a_save_serve_the_next_one(tmp_path):
     standfast.save(tmp_path / "state.safetensors", {"x": np.ones(10)})
     kept = [id(block) for block in ring._spare]
     assert len(kept) == ring.BLOCKS
@@ -33,7 +30,7 @@ def test_the_blocks_of_a_save_serve_the_next_one(tmp_path: Path) -> None:
     assert sorted(id(block) for block in ring._spare) == sorted(kept)
 
 
-def test_saves_on_many_threads_do_not_mix(tmp_path: Path) -> None:
+def test_saves_on_many_threads_do_not_mix(tmp_path):
     def save(i: int) -> None:
         for _ in range(5):
             standfast.save(tmp_path / f"{i}.safetensors", {"x": np.full(500_000, i)})
@@ -47,7 +44,7 @@ def test_saves_on_many_threads_do_not_mix(tmp_path: Path) -> None:
         assert (standfast.load(tmp_path / f"{i}.safetensors")["x"] == i).all()
 
 
-def test_however_often_it_is_interrupted_no_write_is_left_behind(tmp_path: Path) -> None:
+def test_however_often_it_is_interrupted_no_write_is_left_behind(tmp_path):
     class SlowDisk(Disk):
         running = 0
 
@@ -110,7 +107,7 @@ for make in (
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_a_save_takes_at_most_64_mib_beyond_the_state(tmp_path: Path) -> None:
+def test_a_save_takes_at_most_64_mib_beyond_the_state(tmp_path):
     """Whether its tensors are contiguous, transposed or of another byte order."""
     program = [sys.executable, "-c", PROGRAM, str(tmp_path / "state.safetensors")]
     done = subprocess.run(program, check=True, capture_output=True, text=True)
@@ -119,7 +116,7 @@ def test_a_save_takes_at_most_64_mib_beyond_the_state(tmp_path: Path) -> None:
     assert max(transposed, swapped) <= 64 << 10, "KiB"
 
 
-def test_the_digests_can_be_computed_by_hand(tmp_path: Path) -> None:
+def test_the_digests_can_be_computed_by_hand(tmp_path):
     path = tmp_path / "state.safetensors"
     big = np.frombuffer(os.urandom(2 * CHUNK + 5), np.uint8)
     tensors = {"empty": np.ones((0, 3)), "big": big, "few": np.arange(3.0)}
@@ -142,13 +139,13 @@ def test_the_digests_can_be_computed_by_hand(tmp_path: Path) -> None:
     assert blake3(data[:size].replace(own, b"0" * 64)).hexdigest().encode() == own
 
 
-def test_the_digest_of_a_tensor_is_over_those_of_its_chunks() -> None:
+def test_the_digest_of_a_tensor_is_over_those_of_its_chunks():
     one, two = os.urandom(32), os.urandom(32)
     assert tensor_digest(one) == one
     assert tensor_digest(one + two) == blake3(one + two).digest()
 
 
-def test_hashing_keeps_to_the_processors_it_was_given() -> None:
+def test_hashing_keeps_to_the_processors_it_was_given():
     given = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     assert worker_count() == min(8, given)
     assert worker_count(spare=100) == 1

@@ -14,7 +14,6 @@ import pytest
 
 from standfast import errors
 from standfast.files.threads import Task, Thread, Threads
-from tests.kit.seams import Seams
 from tests.kit.source_code import SOURCE, paths
 
 
@@ -48,7 +47,7 @@ def no_gc() -> Iterator[None]:
 
 @pytest.mark.usefixtures("no_gc")
 @pytest.mark.parametrize("end", ["run", "cancel"])
-def test_a_task_that_ended_keeps_its_arguments_alive_no_longer(end: str) -> None:
+def test_a_task_that_ended_keeps_its_arguments_alive_no_longer(end):
     buffer = Buffer()
     buffer.task = Task(buffer.size, buffer)
     if end == "run":
@@ -60,13 +59,13 @@ def test_a_task_that_ended_keeps_its_arguments_alive_no_longer(end: str) -> None
     assert alive() is None
 
 
-def test_the_caller_runs_the_tasks_if_no_thread_can_be_started(seams: Seams) -> None:
+def test_the_caller_runs_the_tasks_if_no_thread_can_be_started(seams):
     seams.system(_thread, start_new_thread=refused)
     with Threads(2) as threads:
         assert list(threads.map(str, [1, 2, 3])) == ["1", "2", "3"]
 
 
-def test_other_modules_start_no_threads_of_their_own() -> None:
+def test_other_modules_start_no_threads_of_their_own():
     """`threading` and `concurrent.futures` wait forever for a thread without memory."""
     starts = ("threading.Thread", "ThreadPoolExecutor", "_thread.start_new_thread")
     found = {path for path in paths() if any(each in path.read_text() for each in starts)}
@@ -74,7 +73,7 @@ def test_other_modules_start_no_threads_of_their_own() -> None:
 
 
 @pytest.mark.parametrize("start", [refused, start_without_memory])
-def test_a_thread_that_cannot_be_started_raises_an_error(start: Any, seams: Seams) -> None:
+def test_a_thread_that_cannot_be_started_raises_an_error(start, seams):
     calls: list[int] = []
     seams.system(_thread, start_new_thread=start)
     with pytest.raises(errors.OutOfMemory):
@@ -82,7 +81,7 @@ def test_a_thread_that_cannot_be_started_raises_an_error(start: Any, seams: Seam
     assert calls == []
 
 
-def test_a_thread_can_be_waited_for() -> None:
+def test_a_thread_can_be_waited_for():
     released, calls = threading.Event(), list[int]()
 
     def call(number: int) -> None:
@@ -97,7 +96,7 @@ def test_a_thread_can_be_waited_for() -> None:
     assert thread.join()
 
 
-def test_what_a_thread_raises_is_shown_as_by_other_threads(seams: Seams) -> None:
+def test_what_a_thread_raises_is_shown_as_by_other_threads(seams):
     shown: list[Any] = []
     seams.system(threading, excepthook=lambda hook, raised: shown.append(raised))
     Thread(Buffer().fail, Buffer()).join()
@@ -105,7 +104,7 @@ def test_what_a_thread_raises_is_shown_as_by_other_threads(seams: Seams) -> None
 
 
 @pytest.mark.usefixtures("no_gc")
-def test_a_thread_that_ended_keeps_its_arguments_alive_no_longer() -> None:
+def test_a_thread_that_ended_keeps_its_arguments_alive_no_longer():
     buffer = Buffer()
     thread = Thread(buffer.size, buffer)
     thread.join()
@@ -118,7 +117,7 @@ def test_a_thread_that_ended_keeps_its_arguments_alive_no_longer() -> None:
 
 
 @pytest.mark.usefixtures("no_gc")
-def test_tasks_are_waited_for_however_often_that_is_interrupted() -> None:
+def test_tasks_are_waited_for_however_often_that_is_interrupted():
     interrupts = [KeyboardInterrupt] * 2
 
     class Interrupted(Threads):
@@ -150,7 +149,7 @@ def test_tasks_are_waited_for_however_often_that_is_interrupted() -> None:
     assert calls == [1]
 
 
-def test_a_task_runs_once_and_the_caller_gets_its_result_or_error() -> None:
+def test_a_task_runs_once_and_the_caller_gets_its_result_or_error():
     calls: list[int] = []
     task = Task(calls.append, 1)
     task.attempt()

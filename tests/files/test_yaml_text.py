@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -7,7 +5,6 @@ import yaml
 
 from standfast import errors
 from standfast.files.yaml_text import read_yaml
-from tests.kit.seams import Seams
 
 VALUE = {
     "hyperparameters": {"lr": 0.001, "betas": [0.9, 0.999], "name": "yes", "warm": True},
@@ -18,7 +15,7 @@ VALUE = {
 }
 
 
-def test_plain_scalars_are_what_pyyaml_says_and_a_date_is_its_text() -> None:
+def test_plain_scalars_are_what_pyyaml_says_and_a_date_is_its_text():
     text = "[1, 0o7, 017, 0x1F, 0b11, 1_000, 1:30, 1.5e+3, 1e3, .inf, ~, no, Off, y, -, -.5]"
     assert read_yaml(text.encode(), "a") == yaml.safe_load(text)
     times = {"day": "2026-01-02", "at": "2026-01-02T03:04:05Z"}
@@ -29,7 +26,7 @@ def test_plain_scalars_are_what_pyyaml_says_and_a_date_is_its_text() -> None:
 
 
 @pytest.mark.parametrize("dumper", ["SafeDumper", "CSafeDumper"])
-def test_what_a_safe_writer_wrote_comes_back_the_same(dumper: str) -> None:
+def test_what_a_safe_writer_wrote_comes_back_the_same(dumper):
     text = yaml.dump(VALUE, Dumper=getattr(yaml, dumper), allow_unicode=True).encode()
     assert repr(read_yaml(text, "a")) == repr(yaml.safe_load(text))
     assert read_yaml(text, "a") == VALUE
@@ -66,7 +63,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_is_not_plain_yaml_is_refused_at_once(name: str) -> None:
+def test_what_is_not_plain_yaml_is_refused_at_once(name):
     text, error = REFUSED[name]
     with pytest.raises(error) as raised:
         read_yaml(text, "some.yaml")
@@ -76,7 +73,7 @@ def test_what_is_not_plain_yaml_is_refused_at_once(name: str) -> None:
     assert "\n" not in str(raised.value)
 
 
-def test_more_bytes_or_values_than_any_file_has_are_refused(seams: Seams) -> None:
+def test_more_bytes_or_values_than_any_file_has_are_refused(seams):
     seams.bound("nodes of YAML", 10)
     assert read_yaml(b"[" + b"1," * 9 + b"]", "a") == [1] * 9
     with pytest.raises(errors.LimitExceeded, match="10"):
@@ -86,7 +83,7 @@ def test_more_bytes_or_values_than_any_file_has_are_refused(seams: Seams) -> Non
         read_yaml(b"a: 45678901", "a")
 
 
-def test_a_torn_or_changed_text_gives_a_value_or_an_error_of_ours() -> None:
+def test_a_torn_or_changed_text_gives_a_value_or_an_error_of_ours():
     text = yaml.safe_dump(VALUE, allow_unicode=True).encode()
     outcomes = set()
     for at in range(len(text)):

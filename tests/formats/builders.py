@@ -1,7 +1,5 @@
 """What the tests of all formats build and read with, without a disk."""
 
-from __future__ import annotations
-
 import base64
 import io
 import re

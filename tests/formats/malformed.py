@@ -1,7 +1,5 @@
 """All malformed files, by their formats."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 

@@ -1,14 +1,11 @@
 """Files that were right once and are damaged, and files that try the interpreter's own limits."""
 
-from __future__ import annotations
-
 import io
 import os
 import struct
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -78,7 +75,7 @@ all_bits = pytest.mark.parametrize("every", [False, pytest.param(True, marks=pyt
 @pytest.mark.guarantee("G9")
 @all_bits
 @pytest.mark.parametrize("name", READS)
-def test_every_flipped_bit_is_found(name: str, every: bool) -> None:
+def test_every_flipped_bit_is_found(name, every):
     data = bytearray(WHOLE[name.split(",")[0]])
     missed = []
     for bit in bits_of(bytes(data), every):
@@ -93,9 +90,7 @@ def test_every_flipped_bit_is_found(name: str, every: bool) -> None:
 @all_bits
 @pytest.mark.parametrize("files", [WHOLE, BARE], ids=["whole", "bare"])
 @pytest.mark.parametrize("format", GENERAL)
-def test_a_file_cut_anywhere_is_refused(
-    format: str, files: dict[str, bytes], every: bool, tmp_path: Path
-) -> None:
+def test_a_file_cut_anywhere_is_refused(format, files, every, tmp_path):
     path, data = tmp_path / f"file{SUFFIX[format]}", files[format]
     path.write_bytes(data)
     for size in sorted({bit // 8 for bit in bits_of(data, every)}, reverse=True):
@@ -117,9 +112,7 @@ def test_a_file_cut_anywhere_is_refused(
 
 @pytest.mark.parametrize("mapped", [True, False], ids=["mapped", "read"])
 @pytest.mark.parametrize("format", GENERAL)
-def test_a_damaged_tensor_is_named_and_the_others_can_be_read(
-    format: str, mapped: bool, tmp_path: Path
-) -> None:
+def test_a_damaged_tensor_is_named_and_the_others_can_be_read(format, mapped, tmp_path):
     path, data = tmp_path / f"file{SUFFIX[format]}", WHOLE[format]
     at = data.index(TENSORS["mask"].tobytes())
     path.write_bytes(flipped(data, at))
@@ -153,7 +146,7 @@ def test_a_damaged_tensor_is_named_and_the_others_can_be_read(
 
 
 @pytest.mark.parametrize("format", GENERAL)
-def test_very_many_tensors_take_time_by_their_number(format: str) -> None:
+def test_very_many_tensors_take_time_by_their_number(format):
     tensors = {f"layers.{i}.重み": np.zeros(i % 2, np.float32) for i in range(5000)}
     with processor_limit(4):
         with opened(saved(format, tensors)) as file:
@@ -163,7 +156,7 @@ def test_very_many_tensors_take_time_by_their_number(format: str) -> None:
             assert len(Checkpoint.read_from(io.BytesIO(data)).tensors) == len(tensors)
 
 
-def test_a_foreign_suffix_and_no_brace_are_of_no_format(tmp_path: Path) -> None:
+def test_a_foreign_suffix_and_no_brace_are_of_no_format(tmp_path):
     path = tmp_path / "file.bin"
     for start in (b"[]", b" {}", b"", b"\x80\x04}."):
         path.write_bytes(struct.pack("<Q", len(start)) + start)
@@ -187,7 +180,7 @@ def files(text: str) -> dict[str, tuple[bytes, type[errors.StandfastError]]]:
     }
 
 
-def test_deep_nesting_does_not_crash_a_process_without_a_recursion_limit(tmp_path: Path) -> None:
+def test_deep_nesting_does_not_crash_a_process_without_a_recursion_limit(tmp_path):
     nested = files("[" * 200_000)
     for name, (data, _) in nested.items():
         (tmp_path / name).write_bytes(data)
@@ -204,7 +197,7 @@ def test_deep_nesting_does_not_crash_a_process_without_a_recursion_limit(tmp_pat
 
 
 @pytest.mark.parametrize("name", files(""))
-def test_a_long_integer_is_refused_at_once_without_pythons_limit_of_digits(name: str) -> None:
+def test_a_long_integer_is_refused_at_once_without_pythons_limit_of_digits(name):
     data, error = files("9" * 400_000)[name]
     limit = sys.get_int_max_str_digits()
     sys.set_int_max_str_digits(0)
@@ -235,7 +228,7 @@ def deeper(calls: int, data: bytes) -> str:
 
 
 @pytest.mark.parametrize("where", ["entry", "metadata", "typed value"])
-def test_the_same_file_opens_at_any_depth_of_the_stack(where: str) -> None:
+def test_the_same_file_opens_at_any_depth_of_the_stack(where):
     for depth in (50, 200, 400, 600, 800, 930, 960):
         text = "[" * depth + "]" * depth
         data = {
@@ -247,7 +240,7 @@ def test_the_same_file_opens_at_any_depth_of_the_stack(where: str) -> None:
         assert deeper(0, data) == deeper(most, data), depth
 
 
-def test_a_header_beyond_the_limit_is_not_even_read() -> None:
+def test_a_header_beyond_the_limit_is_not_even_read():
     reads = []
 
     def read(start: int, length: int) -> bytes:

@@ -1,7 +1,5 @@
 """The pickle of a `.metadata`: objects of a few known classes, and nothing else."""
 
-from __future__ import annotations
-
 import collections
 import pathlib
 import pickle
@@ -24,7 +22,6 @@ from torch.distributed.checkpoint.metadata import (
 from standfast import errors
 from standfast.errors import LimitExceeded, RefusedPickle
 from standfast.formats.dcp_metadata import Fields, Key, read_metadata
-from tests.kit.seams import Seams
 
 
 def some_metadata(**changes: Any) -> Metadata:
@@ -44,7 +41,7 @@ def some_metadata(**changes: Any) -> Metadata:
 
 
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
-def test_every_field_is_read(protocol: int) -> None:
+def test_every_field_is_read(protocol):
     top = read_metadata(pickle.dumps(some_metadata(), protocol))
     described = top.dict("state_dict_metadata")
     assert list(described) == ["w", "step"]
@@ -68,14 +65,14 @@ def test_every_field_is_read(protocol: int) -> None:
     assert top.get("version") == "1.0.0"
 
 
-def test_a_folder_may_have_been_saved_to_any_path() -> None:
+def test_a_folder_may_have_been_saved_to_any_path():
     posix, windows = pathlib.PurePosixPath("a"), pathlib.PureWindowsPath("c:/d")
     for path in ("text", None, pathlib.Path("/x/y"), posix, windows):
         data = pickle.dumps(some_metadata(storage_meta=StorageMeta(path)))
         assert read_metadata(data).get("version") == "1.0.0"
 
 
-def test_names_of_earlier_and_later_releases_are_known() -> None:
+def test_names_of_earlier_and_later_releases_are_known():
     earlier = TensorStorageMetadata(EarlierProperties(torch.float64), torch.Size([]), [])  # type: ignore[arg-type]
     data = pickle.dumps(some_metadata(state_dict_metadata=collections.OrderedDict(w=earlier)))
     assert b"_shard.sharded_tensor.metadata" in data
@@ -113,7 +110,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("case", REFUSED)
 @pytest.mark.parametrize("protocol", [2, 4])
-def test_a_name_outside_of_the_table_is_refused_by_name(case: str, protocol: int) -> None:
+def test_a_name_outside_of_the_table_is_refused_by_name(case, protocol):
     function = REFUSED[case][0]
     data = pickle.dumps(some_metadata(version=Called(*REFUSED[case])), protocol)
     with pytest.raises(RefusedPickle, match=rf"\.{function.__name__}\b"):
@@ -162,7 +159,7 @@ ROWS = {
 }
 
 
-def test_a_long_file_is_refused_before_it_is_read(seams: Seams) -> None:
+def test_a_long_file_is_refused_before_it_is_read(seams):
     data = pickle.dumps(some_metadata())
     seams.bound("bytes of DCP metadata", len(data))
     assert read_metadata(data).get("version") == "1.0.0"

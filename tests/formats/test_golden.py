@@ -1,10 +1,7 @@
 """The golden files: what was written once is written again, and is read for ever or never."""
 
-from __future__ import annotations
-
 import io
 import math
-from pathlib import Path
 
 import pytest
 
@@ -26,7 +23,7 @@ from tests.kit.strategies import same_bytes
 
 @pytest.mark.guarantee("G19")
 @pytest.mark.parametrize("name", golden_files())
-def test_the_writer_still_writes_these_bytes(name: str) -> None:
+def test_the_writer_still_writes_these_bytes(name):
     assert golden_files()[name] == (FOLDER / name).read_bytes()
 
 
@@ -44,7 +41,7 @@ HELD = {
 
 
 @pytest.mark.parametrize("name", HELD)
-def test_a_file_holds_what_was_saved(name: str) -> None:
+def test_a_file_holds_what_was_saved(name):
     path, tensors = FOLDER / name, HELD[name]
     assert standfast.verify(path).tensors == len(tensors)
     with standfast.open(path) as file:
@@ -61,7 +58,7 @@ def test_a_file_holds_what_was_saved(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["trainer", "aligned_trainer"])
-def test_a_trainers_file_holds_what_was_saved(name: str) -> None:
+def test_a_trainers_file_holds_what_was_saved(name):
     path = FOLDER / f"standfast_tenzor_{name}.tenzor"
     with standfast.open(path, names=list(tenzor_tensors())) as file:
         assert file.metadata["best_val_loss"] == math.inf
@@ -71,7 +68,7 @@ def test_a_trainers_file_holds_what_was_saved(name: str) -> None:
             assert same_bytes(file[each], array)
 
 
-def test_a_snapshot_holds_what_was_saved() -> None:
+def test_a_snapshot_holds_what_was_saved():
     path = FOLDER / "standfast_sunc_extras.sunc"
     assert standfast.verify(path).tensors == 5
     found = standfast.diff(FOLDER / "sunc_u1_2d.sunc", path)
@@ -79,14 +76,14 @@ def test_a_snapshot_holds_what_was_saved() -> None:
 
 
 @pytest.mark.parametrize("name", ["standfast_oxck_extras.oxck", "standfast_oxck_repeated.oxck"])
-def test_a_checkpoint_is_saved_again_byte_for_byte(name: str, tmp_path: Path) -> None:
+def test_a_checkpoint_is_saved_again_byte_for_byte(name, tmp_path):
     checkpoint = Checkpoint.load(FOLDER / name)
     assert checkpoint.digests
     checkpoint.save(tmp_path / "again.oxck")
     assert (tmp_path / "again.oxck").read_bytes() == (FOLDER / name).read_bytes()
 
 
-def test_repeated_names_and_a_tensor_without_a_shape_are_kept() -> None:
+def test_repeated_names_and_a_tensor_without_a_shape_are_kept():
     path = FOLDER / "standfast_oxck_repeated.oxck"
     tensors = [
         (each.name, each.shape, each.data.tolist()) for each in Checkpoint.load(path).tensors
@@ -107,7 +104,7 @@ OF_CHECKPOINT = {errors.BadField: MetadataParse, errors.TruncatedFile: Truncated
 
 
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("damaged_*")), ids=lambda path: path.name)
-def test_a_damaged_file_is_refused(path: Path) -> None:
+def test_a_damaged_file_is_refused(path):
     _, name = path.name.split("_", 1)
     damage = path.stem.rpartition("_")[2]
     error = DAMAGED.get(name, {"tensor": errors.DigestMismatch}.get(damage, errors.DamagedFile))
@@ -130,9 +127,7 @@ FIRST = {
 
 
 @pytest.mark.parametrize("name", FIRST)
-def test_a_file_of_the_first_implementation_is_converted_to_itself(
-    name: str, tmp_path: Path
-) -> None:
+def test_a_file_of_the_first_implementation_is_converted_to_itself(name, tmp_path):
     first = FOLDER / name
     bare, full = tmp_path / f"bare{first.suffix}", tmp_path / f"full{first.suffix}"
     standfast.convert(first, bare, names=FIRST[name], extras=False)

@@ -1,7 +1,5 @@
 """Every malformed file is refused by its own class, in bounded time and memory, and is closed."""
 
-from __future__ import annotations
-
 import io
 import os
 from collections.abc import Callable, Iterator
@@ -13,7 +11,7 @@ import pytest
 import standfast
 from standfast import errors, oxck
 from tests.formats.builders import Row, rows
-from tests.formats.malformed import TABLES, Table
+from tests.formats.malformed import TABLES
 from tests.formats.oxck import malformed as malformed_oxck
 from tests.fuzz.limits import refusal_of
 from tests.kit.descriptors import open_files
@@ -42,7 +40,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.mark.guarantee("G11")
 @each_row
-def test_it_is_refused_by_its_own_class(table: Table, row: Row, folder: Path) -> None:
+def test_it_is_refused_by_its_own_class(table, row, folder):
     data, large, error = row.content, callable(row.data), row.refusal.error
     path = folder / f"file{table.suffix}"
     reads: dict[str, Callable[[], Any]] = {"read": lambda: table.read(data)}
@@ -101,7 +99,7 @@ def refusal_by_checkpoint(row: Row) -> type[errors.StandfastError] | None:
 
 
 @pytest.mark.parametrize("row", TABLES["oxck"].rows, ids=lambda row: row.name)
-def test_checkpoint_refuses_it_by_its_own_errors(row: Row, folder: Path) -> None:
+def test_checkpoint_refuses_it_by_its_own_errors(row, folder):
     path, data, error = folder / "file.oxck", row.content, refusal_by_checkpoint(row)
     path.write_bytes(data)
     reads = {
@@ -120,7 +118,7 @@ def test_checkpoint_refuses_it_by_its_own_errors(row: Row, folder: Path) -> None
     path.unlink()
 
 
-def test_each_row_has_a_name_of_its_own() -> None:
+def test_each_row_has_a_name_of_its_own():
     for table in TABLES.values():
         names = [row.name for row in table.rows]
         assert len(set(names)) == len(names)

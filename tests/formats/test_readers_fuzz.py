@@ -1,7 +1,5 @@
 """The fuzzer in its short forms: `make fuzz SECONDS=600` runs it guided by coverage."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.fuzz.run import Format, fuzz, memory_folder
@@ -10,7 +8,7 @@ from tests.fuzz.targets import TARGETS
 
 @pytest.mark.parametrize("inputs", [500, pytest.param(10_000, marks=pytest.mark.long)])
 @pytest.mark.parametrize("name", TARGETS)
-def test_no_input_breaks_the_reader(name: str, inputs: int) -> None:
+def test_no_input_breaks_the_reader(name, inputs):
     with memory_folder() as folder:
         report = fuzz(Format(TARGETS[name], folder), seed=1, inputs=inputs)
     assert not report.failures, str(report)

@@ -1,7 +1,5 @@
 """The command: `python -m tests.fuzz --seconds 60`, and `--replay FILE` for what it kept."""
 
-from __future__ import annotations
-
 import argparse
 import subprocess
 import sys

@@ -3,8 +3,6 @@
 The further arguments are libFuzzer's: a folder of inputs, and its options.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import zlib

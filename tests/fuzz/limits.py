@@ -1,7 +1,5 @@
 """Bounds of time and memory, for code that reads what an enemy wrote."""
 
-from __future__ import annotations
-
 import resource
 import signal
 import tracemalloc

@@ -1,7 +1,5 @@
 """Changes of files: a part is cut in pieces, which are dropped, repeated, moved and replaced."""
 
-from __future__ import annotations
-
 import pickletools
 import re
 import struct

@@ -1,7 +1,5 @@
 """What must hold for an input that is a real file, through all verbs."""
 
-from __future__ import annotations
-
 import warnings
 from pathlib import Path
 from random import Random

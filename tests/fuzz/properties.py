@@ -1,7 +1,5 @@
 """What must hold for any input, whether it is opened or refused."""
 
-from __future__ import annotations
-
 import io
 import json
 import math

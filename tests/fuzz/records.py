@@ -1,7 +1,5 @@
 """Records with boxes, changed in every way: each is refused, or gives the bytes it speaks of."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

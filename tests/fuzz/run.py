@@ -1,7 +1,5 @@
 """The corpus, the seeds and some changes of them: always the same for the same seed."""
 
-from __future__ import annotations
-
 import lzma
 import re
 import time

@@ -1,7 +1,5 @@
 """What the fuzzer has to know of what it reads."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random

@@ -1,7 +1,5 @@
 """What the tests on a real GPU share."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Iterator

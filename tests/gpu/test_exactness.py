@@ -1,7 +1,5 @@
 """A GPT on a real GPU, killed and resumed, ends with the bits it would have ended with."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -30,7 +28,7 @@ def state_of(store: Path) -> Any:
     return standfast.Store(store).runs()[0].load(30)
 
 
-def test_a_gpt_on_the_gpu_goes_on_exactly_after_a_kill(tmp_path: Path) -> None:
+def test_a_gpt_on_the_gpu_goes_on_exactly_after_a_kill(tmp_path):
     whole = run(tmp_path / "whole")
     assert whole.returncode == 0, whole.stderr
     killed = run(tmp_path / "killed", "--kill-at", "18")

@@ -1,7 +1,5 @@
 """Loads to a real GPU: every dtype, casts, tensors that are there already, and damage."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +23,7 @@ def load(path: Path, **options: Any) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("suffix", ["safetensors", "pt", "npz", "tenzor"])
-def test_every_dtype_comes_to_lie_on_the_gpu_as_it_was(tmp_path: Path, suffix: str) -> None:
+def test_every_dtype_comes_to_lie_on_the_gpu_as_it_was(tmp_path, suffix):
     tensors = of_all_kinds()
     if suffix == "safetensors":  # which has no dtype for these
         tensors = {k: v for k, v in tensors.items() if v.dtype != torch.complex128}
@@ -38,7 +36,7 @@ def test_every_dtype_comes_to_lie_on_the_gpu_as_it_was(tmp_path: Path, suffix: s
 
 
 @pytest.mark.parametrize("cast", ["bfloat16", torch.float16], ids=str)
-def test_a_cast_is_that_of_torch(tmp_path: Path, cast: Any) -> None:
+def test_a_cast_is_that_of_torch(tmp_path, cast):
     torch.manual_seed(1)
     dtype = cast if isinstance(cast, torch.dtype) else getattr(torch, cast)
     tensors = {
@@ -51,7 +49,7 @@ def test_a_cast_is_that_of_torch(tmp_path: Path, cast: Any) -> None:
     assert [*differing(expected, load(tmp_path / "floats.safetensors", cast=cast))] == []
 
 
-def test_tensors_that_are_there_are_filled_where_they_lie(tmp_path: Path) -> None:
+def test_tensors_that_are_there_are_filled_where_they_lie(tmp_path):
     tensors = {"weights": of_all_kinds()}
     tensors["weights"]["one of two"] = torch.tensor([3.0, 5.0], device=DEVICE)[::2]
     with checkpointer(tmp_path, **tensors) as ckpt:
@@ -66,7 +64,7 @@ def test_tensors_that_are_there_are_filled_where_they_lie(tmp_path: Path) -> Non
     assert addresses == {name: each.data_ptr() for name, each in found["weights"].items()}
 
 
-def test_tied_tensors_come_back_tied_and_a_part_alone(tmp_path: Path) -> None:
+def test_tied_tensors_come_back_tied_and_a_part_alone(tmp_path):
     weight = torch.randn(500, 300, device=DEVICE)
     model = {"head": weight, "embedding": weight, "turned": weight.t(), "row": weight[7]}
     with checkpointer(tmp_path, model=model, optimizer={"moment": torch.randn(7)}) as ckpt:
@@ -78,7 +76,7 @@ def test_tied_tensors_come_back_tied_and_a_part_alone(tmp_path: Path) -> None:
     assert not any(each.any() for each in found.values())
 
 
-def test_damage_is_found_and_named(tmp_path: Path) -> None:
+def test_damage_is_found_and_named(tmp_path):
     path = tmp_path / "state.safetensors"
     tensors = {name: of_bytes(torch.float32, 5_000_000) for name in ("first", "second", "third")}
     standfast.save(path, tensors)
@@ -88,7 +86,7 @@ def test_damage_is_found_and_named(tmp_path: Path) -> None:
     assert caught.value.tensors == ("second",)
 
 
-def test_a_load_takes_little_memory_beyond_what_is_loaded(tmp_path: Path) -> None:
+def test_a_load_takes_little_memory_beyond_what_is_loaded(tmp_path):
     path = tmp_path / "state.safetensors"
     standfast.save(path, {f"{n}": torch.zeros(1 << 26, device=DEVICE) for n in range(8)})
     for cast in (None, "bfloat16"):
@@ -101,7 +99,7 @@ def test_a_load_takes_little_memory_beyond_what_is_loaded(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("fused", [False, True], ids=["foreach", "fused"])
-def test_a_resume_puts_all_of_an_optimizer_where_it_was(tmp_path: Path, fused: bool) -> None:
+def test_a_resume_puts_all_of_an_optimizer_where_it_was(tmp_path, fused):
     def program() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
         model = torch.nn.Linear(300, 400, device=DEVICE)
         return model, torch.optim.AdamW(model.parameters(), fused=fused)

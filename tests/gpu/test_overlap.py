@@ -1,9 +1,7 @@
 """Copies during the next step, on a real GPU: what is committed is one step, never two."""
 
-from __future__ import annotations
-
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +78,7 @@ def program(tmp_path: Path) -> Iterator[Program]:
         yield program
 
 
-def test_a_step_returns_while_the_gpu_still_computes_what_will_be_saved(program: Program) -> None:
+def test_a_step_returns_while_the_gpu_still_computes_what_will_be_saved(program):
     program.save()
     program.ckpt.wait()
     wait_until_warm(program.ckpt)
@@ -92,7 +90,7 @@ def test_a_step_returns_while_the_gpu_still_computes_what_will_be_saved(program:
     assert program.saved() == {1: [], 2: []}
 
 
-def test_the_next_step_of_the_optimizer_never_gets_into_a_checkpoint(program: Program) -> None:
+def test_the_next_step_of_the_optimizer_never_gets_into_a_checkpoint(program):
     for step in range(1, 7):
         program.save()
         if step % 3 == 1:
@@ -104,7 +102,7 @@ def test_the_next_step_of_the_optimizer_never_gets_into_a_checkpoint(program: Pr
     assert program.saved() == {step: [] for step in range(1, 7)}
 
 
-def test_buffers_that_forward_writes_are_those_of_the_step(tmp_path: Path) -> None:
+def test_buffers_that_forward_writes_are_those_of_the_step(tmp_path):
     program = Program(tmp_path, buffer=True)
     with program.ckpt:
         for _ in range(3):
@@ -131,9 +129,7 @@ def _edit_moments(program: Program) -> None:
 
 
 @pytest.mark.parametrize("edit", [_edit, _edit_data, _edit_moments])
-def test_what_is_edited_by_hand_is_never_committed_as_the_step_before(
-    program: Program, edit: Callable[[Program], None], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_edited_by_hand_is_never_committed_as_the_step_before(program, edit, capsys):
     edit(program)  # to load its kernels waits for the whole GPU
     program.save()
     program.ckpt.wait()

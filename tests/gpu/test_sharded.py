@@ -1,7 +1,5 @@
 """States that are shared out over ranks, on a real GPU."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -54,7 +52,7 @@ def whole(model: nn.Module, optimizer: torch.optim.Optimizer) -> Any:
 
 
 @pytest.mark.usefixtures("world")
-def test_a_sharded_model_on_the_gpu_is_saved_during_its_steps_and_resumed(tmp_path: Path) -> None:
+def test_a_sharded_model_on_the_gpu_is_saved_during_its_steps_and_resumed(tmp_path):
     model, optimizer = made()
     were: dict[int, Any] = {}
     state = standfast.TrainingState(model=model, optimizer=optimizer)
@@ -84,7 +82,7 @@ def test_a_sharded_model_on_the_gpu_is_saved_during_its_steps_and_resumed(tmp_pa
         assert moments.device.type == DEVICE
 
 
-def test_ranks_of_nccl_save_and_resume_together(tmp_path: Path) -> None:
+def test_ranks_of_nccl_save_and_resume_together(tmp_path):
     results = []
     for name, steps in (("first", 4), ("second", 8)):
         folder = tmp_path / name

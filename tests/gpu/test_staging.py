@@ -1,10 +1,7 @@
 """Copies out of a real GPU: the right bytes, at the right time, through pinned memory."""
 
-from __future__ import annotations
-
 import mmap
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -47,7 +44,7 @@ def memory(gpu: Device) -> Iterator[Bytes]:
     gpu.unpin(memory)
 
 
-def test_every_dtype_and_layout_is_saved_as_it_is(tmp_path: Path) -> None:
+def test_every_dtype_and_layout_is_saved_as_it_is(tmp_path):
     tensors = of_all_kinds()
     with checkpointer(tmp_path, tensors=tensors) as ckpt:
         ckpt.step()
@@ -58,7 +55,7 @@ def test_every_dtype_and_layout_is_saved_as_it_is(tmp_path: Path) -> None:
     assert [*differing(tensors, on_device)] == []
 
 
-def test_what_is_still_being_computed_is_saved_as_it_will_be(tmp_path: Path) -> None:
+def test_what_is_still_being_computed_is_saved_as_it_will_be(tmp_path):
     weights = torch.zeros(1 << 22, device=DEVICE)
     weights.add_(0)  # to load a kernel waits for the whole GPU
     with checkpointer(tmp_path, weights=weights) as ckpt:
@@ -74,7 +71,7 @@ def test_what_is_still_being_computed_is_saved_as_it_will_be(tmp_path: Path) -> 
     assert [each.unique().tolist() for each in found] == [[1.0], [3.0]]
 
 
-def test_staging_is_pinned_and_let_go_at_the_end(tmp_path: Path) -> None:
+def test_staging_is_pinned_and_let_go_at_the_end(tmp_path):
     with checkpointer(tmp_path, weights=torch.ones(1 << 22, device=DEVICE)) as ckpt:
         wait_until_warm(ckpt)
         ckpt.step()
@@ -88,7 +85,7 @@ def test_staging_is_pinned_and_let_go_at_the_end(tmp_path: Path) -> None:
     assert not memory.is_pinned()
 
 
-def test_copies_return_at_once_and_say_when_they_are_done(gpu: Device, memory: Bytes) -> None:
+def test_copies_return_at_once_and_say_when_they_are_done(gpu, memory):
     tensor = torch.zeros(GIGABYTE, dtype=torch.uint8, device=DEVICE)
     busy()
     tensor.fill_(7)
@@ -101,7 +98,7 @@ def test_copies_return_at_once_and_say_when_they_are_done(gpu: Device, memory: B
     assert memory.min() == memory.max() == 7
 
 
-def test_what_comes_in_is_there_for_whoever_comes_after_it(gpu: Device, memory: Bytes) -> None:
+def test_what_comes_in_is_there_for_whoever_comes_after_it(gpu, memory):
     memory[:] = 5
     tensor = gpu.empty(TensorSpec("uint8", (GIGABYTE,)))
     copies = gpu.copy_in([Incoming(memory, tensor, 0, "uint8")])
@@ -109,7 +106,7 @@ def test_what_comes_in_is_there_for_whoever_comes_after_it(gpu: Device, memory: 
     assert int(tensor.min()) == int(tensor.max()) == 5
 
 
-def test_pinning_that_is_refused_does_no_harm(gpu: Device, memory: Bytes) -> None:
+def test_pinning_that_is_refused_does_no_harm(gpu, memory):
     with pytest.raises(OSError):
         gpu.pin(memory)  # which it is already
     assert int(torch.ones(3, device=DEVICE).sum()) == 3
@@ -118,7 +115,7 @@ def test_pinning_that_is_refused_does_no_harm(gpu: Device, memory: Bytes) -> Non
     assert memory[:4096].max() == 3
 
 
-def test_sums_are_those_of_the_host(gpu: Device) -> None:
+def test_sums_are_those_of_the_host(gpu):
     sizes = [0, 5, 8, 4093 * 8, 4093 * 16 - 3, 4093 * 16, 5_000_011]
     tensors = [of_bytes(torch.uint8, size) for size in sizes]
     tensors += [of_bytes(torch.uint8, size + 3)[3:] for size in sizes]

@@ -1,7 +1,5 @@
 """Canonical bytes: one way to write a value, and no two values that are written the same."""
 
-from __future__ import annotations
-
 import argparse
 import collections
 import functools
@@ -151,7 +149,7 @@ BYTES = {
 
 
 @pytest.mark.parametrize(("value", "expected"), BYTES.values(), ids=BYTES)
-def test_every_kind_has_the_bytes_that_the_documentation_gives(value: Any, expected: bytes) -> None:
+def test_every_kind_has_the_bytes_that_the_documentation_gives(value, expected):
     assert canonical(value) == expected
     assert canonical([value, value]) == b"l2:" + expected * 2
 
@@ -188,27 +186,25 @@ values = st.recursive(
 
 
 @given(values)
-def test_canonical_bytes_can_be_read_in_one_way_only(value: Any) -> None:
+def test_canonical_bytes_can_be_read_in_one_way_only(value):
     assert typed(decoded(canonical(value))) == typed(value)
 
 
 @given(st.dictionaries(st.text(max_size=3), values, max_size=5), st.randoms())
-def test_the_order_of_keys_never_matters(value: dict[str, Any], random: Any) -> None:
+def test_the_order_of_keys_never_matters(value, random):
     keys = list(value)
     random.shuffle(keys)
     assert canonical({key: value[key] for key in keys}) == canonical(value)
 
 
 @given(st.lists(st.integers(0, 5), min_size=2, max_size=5), st.randoms())
-def test_the_order_of_lists_matters_and_that_of_sets_does_not(
-    items: list[int], random: Any
-) -> None:
+def test_the_order_of_lists_matters_and_that_of_sets_does_not(items, random):
     shuffled = random.sample(items, len(items))
     assert (canonical(shuffled) == canonical(items)) == (shuffled == items)
     assert canonical(set(shuffled)) == canonical(set(items))
 
 
-def test_values_that_python_takes_for_equal_differ() -> None:
+def test_values_that_python_takes_for_equal_differ():
     for group in ([1, 1.0, True, "1", b"1", 1 + 0j], [0, 0.0, -0.0, False, None, "", [], {}]):
         assert len(set(map(canonical, group))) == len(group)
 
@@ -227,11 +223,11 @@ def test_values_that_python_takes_for_equal_differ() -> None:
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_numpy_scalars_are_the_numbers_they_equal(value: Any, number: Any) -> None:
+def test_numpy_scalars_are_the_numbers_they_equal(value, number):
     assert canonical(value) == canonical(number)
 
 
-def test_arrays_differ_by_dtype_shape_and_values_and_not_by_strides_or_byte_order() -> None:
+def test_arrays_differ_by_dtype_shape_and_values_and_not_by_strides_or_byte_order():
     array = np.arange(6, dtype=np.int32).reshape(2, 3)
     others = [array.astype(np.int64), array.reshape(3, 2), array + 1, array.tolist()]
     assert len({canonical(value) for value in [array, *others]}) == 5

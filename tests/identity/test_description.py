@@ -1,7 +1,5 @@
 """Hyperparameters as people read them: JSON, whatever they were."""
 
-from __future__ import annotations
-
 import argparse
 import functools
 import json
@@ -54,20 +52,20 @@ from tests.kit.strategies import json_values
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_what_json_lacks_becomes_text(value: Any, expected: Any) -> None:
+def test_what_json_lacks_becomes_text(value, expected):
     shown = recorded(value)
     assert shown == expected
     assert type(shown) is type(expected)
 
 
-def test_an_array_is_shown_by_its_spec_and_digest() -> None:
+def test_an_array_is_shown_by_its_spec_and_digest():
     shown = recorded({"a": np.zeros((2, 3), np.int8)})["a"]
     assert shown.startswith("int8[2, 3] blake3:")
     assert shown == recorded(torch.zeros(2, 3, dtype=torch.int8))
     assert shown != recorded(np.ones((2, 3), np.int8))
 
 
-def test_objects_are_shown_with_their_class() -> None:
+def test_objects_are_shown_with_their_class():
     assert recorded(Config(3, Adam(0.1))) == {
         "class": "tests.identity.values:Config",
         "width": 3,
@@ -80,7 +78,7 @@ def test_objects_are_shown_with_their_class() -> None:
     }
 
 
-def test_a_value_without_end_is_cut() -> None:
+def test_a_value_without_end_is_cut():
     loop: list[Any] = [1]
     loop.append(loop)
     assert recorded(loop) == [1, "…"]
@@ -91,7 +89,7 @@ def test_a_value_without_end_is_cut() -> None:
 
 
 @given(json_values)
-def test_a_json_value_is_recorded_as_it_is_and_keeps_its_identity(value: Any) -> None:
+def test_a_json_value_is_recorded_as_it_is_and_keeps_its_identity(value):
     shown = recorded(value)
     if not _has_huge_integers(value):
         assert identify(hp=[shown]) == identify(hp=[value])
@@ -104,6 +102,6 @@ def _has_huge_integers(value: Any) -> bool:
 
 
 @given(values)
-def test_whatever_is_recorded_can_be_written_as_json(value: Any) -> None:
+def test_whatever_is_recorded_can_be_written_as_json(value):
     shown = recorded(value)
     assert msgspec.json.decode(msgspec.json.encode(shown)) == shown

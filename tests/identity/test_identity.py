@@ -1,7 +1,5 @@
 """The identity of a run: what it is made of, and that it never changes."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import subprocess
@@ -27,7 +25,7 @@ EXAMPLE = {
 }
 
 
-def test_the_example_of_the_documentation_has_the_digests_that_it_gives() -> None:
+def test_the_example_of_the_documentation_has_the_digests_that_it_gives():
     identity = identify(**EXAMPLE)
     hp = b"m2:s5:triali1:1s2:hpm2:s2:lrd\x3f\xb9\x99\x99\x99\x99\x99\x9as6:layersl2:i2:40i2:40"
     model = b"m1:s5:modelm1:s6:weightks7:float32l2:i2:14i1:a"
@@ -87,18 +85,18 @@ GOLDEN: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize(("parts", "expected"), GOLDEN.values(), ids=GOLDEN)
-def test_no_release_changes_a_hash(parts: dict[str, Any], expected: str) -> None:
+def test_no_release_changes_a_hash(parts, expected):
     assert identify(**parts).hash == expected
 
 
-def test_the_hash_is_eight_digits_of_each_part_and_zeros_for_a_missing_one() -> None:
+def test_the_hash_is_eight_digits_of_each_part_and_zeros_for_a_missing_one():
     identity = Identity("1" * 64, None, "2" * 64)
     assert identity.hash == "111111110000000022222222"
     assert identify(model=1).hp is None
     assert identify(model=1).hash[:8] == "00000000"
 
 
-def test_a_run_needs_something_to_tell_it_apart() -> None:
+def test_a_run_needs_something_to_tell_it_apart():
     for nothing in ({}, {"trial": 1}):
         with pytest.raises(BadLabel):
             identify(**nothing)
@@ -106,13 +104,13 @@ def test_a_run_needs_something_to_tell_it_apart() -> None:
 
 
 @pytest.mark.parametrize("given", [{"hp": {"lr": 1}}, {"model": 1}, {"data": 1}], ids=str)
-def test_the_name_is_the_trial_where_none_is_given(given: dict[str, Any]) -> None:
+def test_the_name_is_the_trial_where_none_is_given(given):
     assert identify(name="a", **given) == identify(trial="a", **given)
     assert identify(name="a", **given) != identify(name="b", **given)
     assert identify(name="a", trial=1, **given) == identify(name="b", trial=1, **given)
 
 
-def test_trials_tell_equal_hyperparameters_apart() -> None:
+def test_trials_tell_equal_hyperparameters_apart():
     hps = {
         identify(hp={"lr": 1}).hp,
         identify(hp={"lr": 1}, trial=1).hp,
@@ -129,7 +127,7 @@ def test_trials_tell_equal_hyperparameters_apart() -> None:
     assert identify(hp=1, model=2, data=3).model == identify(model=2, trial=1).model
 
 
-def test_what_says_where_and_whether_a_run_goes_on_is_ignored() -> None:
+def test_what_says_where_and_whether_a_run_goes_on_is_ignored():
     hp = {"lr": 0.1}
     assert identify(hp=hp | dict.fromkeys(IGNORED, object())) == identify(hp=hp)
     assert identify(hp={"sub": {"is_training": 1}}) != identify(hp={"sub": {"is_training": 2}})
@@ -137,7 +135,7 @@ def test_what_says_where_and_whether_a_run_goes_on_is_ignored() -> None:
     assert identify(hp=names) == identify(hp=hp)
 
 
-def test_volatile_hyperparameters_do_not_count() -> None:
+def test_volatile_hyperparameters_do_not_count():
     hp = {"lr": 0.1, "max_steps": 5, "trainer": {"max_steps": 5, "bf16": True}}
     top = identify(hp=hp, volatile=["max_steps"])
     assert top == identify(hp={**hp, "max_steps": 6}, volatile=["max_steps"])
@@ -151,7 +149,7 @@ def test_volatile_hyperparameters_do_not_count() -> None:
     assert identify(hp=flat, volatile=inner) == identify(hp={}, volatile=inner)
 
 
-def test_volatile_names_reach_into_objects_and_lists() -> None:
+def test_volatile_names_reach_into_objects_and_lists():
     volatile = ["optimizer.lr"]
     assert identify(hp=Config(1, Adam(1.0)), volatile=volatile) == identify(
         hp=Config(1, Adam(2.0)), volatile=volatile
@@ -195,7 +193,7 @@ def run(command: list[str], folder: Path, seed: str) -> str:
     return done.stdout.decode()
 
 
-def test_every_process_finds_the_same_identity(tmp_path: Path) -> None:
+def test_every_process_finds_the_same_identity(tmp_path):
     train = SCRIPT + "if __name__ == '__main__': print(identity())"
     worker = (
         SCRIPT + "if __name__ == '__main__':\n"

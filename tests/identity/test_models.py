@@ -1,7 +1,5 @@
 """The MODEL part: names, classes, shapes and dtypes count, weights do not."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -34,7 +32,7 @@ class Buffered(nn.Module):
         self.register_buffer(name, torch.zeros(size))
 
 
-def test_another_initialisation_and_training_are_the_same_model() -> None:
+def test_another_initialisation_and_training_are_the_same_model():
     torch.manual_seed(0)
     first, second = nn.Linear(10, 20), nn.Linear(10, 20)
     assert not torch.equal(first.weight, second.weight)
@@ -42,7 +40,7 @@ def test_another_initialisation_and_training_are_the_same_model() -> None:
     assert model_hash(first) == model_hash(second)
 
 
-def test_whatever_makes_a_model_another_makes_another_hash() -> None:
+def test_whatever_makes_a_model_another_makes_another_hash():
     models = [
         nn.Linear(10, 20),
         nn.Linear(10, 30),
@@ -65,7 +63,7 @@ def test_whatever_makes_a_model_another_makes_another_hash() -> None:
     assert len(set(map(model_hash, models))) == len(models)
 
 
-def test_a_description_names_modules_parameters_and_buffers() -> None:
+def test_a_description_names_modules_parameters_and_buffers():
     model = nn.Sequential(nn.BatchNorm1d(3))
     assert canonical_model(model) == canonical_model(
         {
@@ -83,14 +81,14 @@ def test_a_description_names_modules_parameters_and_buffers() -> None:
     )
 
 
-def test_a_module_used_twice_is_told_from_two_modules() -> None:
+def test_a_module_used_twice_is_told_from_two_modules():
     layer = nn.Linear(2, 2)
     shared = nn.Sequential(layer, layer)
     assert model_hash(shared) != model_hash(nn.Sequential(layer, nn.Linear(2, 2)))
     assert model_hash(shared) != model_hash(nn.Sequential(layer))
 
 
-def test_an_empty_module_counts_and_a_missing_one_does_not() -> None:
+def test_an_empty_module_counts_and_a_missing_one_does_not():
     class Holder(nn.Module):
         def __init__(self, inner: nn.Module | None) -> None:
             super().__init__()
@@ -99,7 +97,7 @@ def test_an_empty_module_counts_and_a_missing_one_does_not() -> None:
     assert model_hash(Holder(nn.Sequential())) != model_hash(Holder(None))
 
 
-def test_a_module_that_holds_itself_and_a_deep_one_are_described() -> None:
+def test_a_module_that_holds_itself_and_a_deep_one_are_described():
     loop = nn.Module()
     loop.add_module("again", loop)
     deep = nn.Identity()
@@ -108,14 +106,14 @@ def test_a_module_that_holds_itself_and_a_deep_one_are_described() -> None:
     assert model_hash(loop) != model_hash(deep)
 
 
-def test_a_model_without_memory_is_the_same_model() -> None:
+def test_a_model_without_memory_is_the_same_model():
     with torch.device("meta"):
         empty = nn.Linear(10, 20)
     assert model_hash(empty) == model_hash(nn.Linear(10, 20))
     assert model_hash(dict(empty.state_dict())) == model_hash(nn.Linear(10, 20).state_dict())
 
 
-def test_several_models_are_one() -> None:
+def test_several_models_are_one():
     pair = {"generator": nn.Linear(1, 2), "critic": nn.Linear(2, 1)}
     assert model_hash(pair) == model_hash({name: pair[name] for name in ("critic", "generator")})
     modules = [nn.ModuleDict(dict(each)) for each in (pair.items(), reversed(pair.items()))]
@@ -123,7 +121,7 @@ def test_several_models_are_one() -> None:
     assert model_hash(pair) != model_hash({**pair, "critic": nn.Linear(3, 1)})
 
 
-def test_tensors_by_name_count_by_dtype_and_shape() -> None:
+def test_tensors_by_name_count_by_dtype_and_shape():
     spec = model_hash({"layer": {"weight": TensorSpec("float32", (2, 3))}})
     assert spec == model_hash({"layer": {"weight": np.ones((2, 3), np.float32)}})
     assert spec == model_hash({"layer": {"weight": torch.zeros(3, 2).T}})
@@ -139,14 +137,14 @@ def compiled(model: nn.Module) -> Any:
 
 
 @pytest.mark.parametrize("wrap", [compiled, nn.DataParallel])
-def test_a_wrapped_model_is_the_model_inside(wrap: Any) -> None:
+def test_a_wrapped_model_is_the_model_inside(wrap):
     assert model_hash(wrap(nn.Linear(2, 3))) == model_hash(nn.Linear(2, 3))
     parts = nn.Sequential(wrap(nn.Linear(2, 3)))
     assert model_hash(parts) == model_hash(nn.Sequential(nn.Linear(2, 3)))
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
-def test_a_scripted_model_counts_by_the_names_of_its_classes() -> None:
+def test_a_scripted_model_counts_by_the_names_of_its_classes():
     def scripted(size: int, last: type[nn.Module]) -> Any:
         return torch.jit.script(nn.Sequential(nn.Linear(2, size), last()))
 
@@ -157,7 +155,7 @@ def test_a_scripted_model_counts_by_the_names_of_its_classes() -> None:
     assert made != model_hash(nn.Sequential(nn.Linear(2, 3), nn.ReLU()))
 
 
-def test_a_plain_value_may_stand_for_a_model() -> None:
+def test_a_plain_value_may_stand_for_a_model():
     assert model_hash("gpt2") != model_hash("gpt3")
     assert model_hash({"layers": 3}) != model_hash({"layers": 4})
 
@@ -170,6 +168,6 @@ def test_a_plain_value_may_stand_for_a_model() -> None:
         ({"x": np.array([object()])}, r"^model\.x"),
     ],
 )
-def test_what_cannot_be_described_is_refused(model: Any, path: str) -> None:
+def test_what_cannot_be_described_is_refused(model, path):
     with pytest.raises(UnstableValue, match=path):
         identify(model=model)

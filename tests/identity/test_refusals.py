@@ -1,7 +1,5 @@
 """What has no stable form is refused, with its path, its type, and what to give instead."""
 
-from __future__ import annotations
-
 import argparse
 import datetime
 import functools
@@ -68,7 +66,7 @@ REFUSED: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("value", REFUSED.values(), ids=REFUSED)
-def test_a_value_without_a_stable_form_is_refused(value: Any) -> None:
+def test_a_value_without_a_stable_form_is_refused(value):
     message = refusal({"optimizer": {"callback": value}})
     assert message.startswith("hp.optimizer.callback")
     assert "0x" not in message, "an address is another one each time"
@@ -106,20 +104,18 @@ def namespace_of_itself() -> argparse.Namespace:
         (namespace_of_itself(), "hp.again is"),
     ],
 )
-def test_the_path_is_named(value: Any, path: str) -> None:
+def test_the_path_is_named(value, path):
     assert refusal(value).startswith(path)
 
 
-def test_the_path_begins_with_the_part() -> None:
+def test_the_path_begins_with_the_part():
     for part in ("model", "data", "trial"):
         with pytest.raises(UnstableValue, match=rf"^{part}\.x\[1\]"):
             identify(name="a", **{part: {"x": [0, object()]}})
 
 
 @pytest.mark.parametrize("around", [lambda inner: [inner], lambda inner: {"a": inner}])
-def test_a_value_may_be_a_hundred_levels_deep_and_no_deeper(
-    around: Callable[[Any], Any],
-) -> None:
+def test_a_value_may_be_a_hundred_levels_deep_and_no_deeper(around):
     value: Any = 1
     for _ in range(100):
         value = around(value)

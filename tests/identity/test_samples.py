@@ -1,7 +1,5 @@
 """The DATA part: uids, discarded uids and tags, in any order."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -26,7 +24,7 @@ def data_hash(data: Any) -> str | None:
     return identify(data=data).data
 
 
-def test_what_tells_data_apart() -> None:
+def test_what_tells_data_apart():
     states: list[Any] = [
         STATE,
         {**STATE, "uids": ["a", "b", "c"]},
@@ -54,7 +52,7 @@ def test_what_tells_data_apart() -> None:
     assert len(set(map(data_hash, states))) == len(states)
 
 
-def test_what_says_the_same_is_the_same() -> None:
+def test_what_says_the_same_is_the_same():
     bare = data_hash({"uids": ["a", "b"]})
     assert bare == data_hash({"uids": ["b", "a"], "discarded": None, "tags": None})
     assert bare == data_hash({"uids": {"b", "a"}, "discarded": [], "tags": {"a": []}})
@@ -79,9 +77,7 @@ some_uids = (
 
 
 @given(some_uids, some_uids, st.dictionaries(uids, st.lists(uids, max_size=3), max_size=5))
-def test_the_fast_way_gives_the_bytes_that_the_plain_way_gives(
-    uids: list[Any], discarded: list[Any], tags: dict[Any, list[Any]]
-) -> None:
+def test_the_fast_way_gives_the_bytes_that_the_plain_way_gives(uids, discarded, tags):
     plain = {
         "uids": Encoded(encodings.unordered([Canonical("uid").encode(uid) for uid in uids])),
         "discarded": set(discarded),
@@ -105,7 +101,7 @@ def test_the_fast_way_gives_the_bytes_that_the_plain_way_gives(
         ({"files": object()}, "data.files"),
     ],
 )
-def test_data_of_another_shape_is_refused(data: Any, path: str) -> None:
+def test_data_of_another_shape_is_refused(data, path):
     with pytest.raises(UnstableValue) as raised:
         identify(data=data)
     assert str(raised.value).startswith(f"{path} is a ")

@@ -1,7 +1,5 @@
 """Classes and functions at the top level of a module, as hyperparameters name them."""
 
-from __future__ import annotations
-
 import enum
 from dataclasses import dataclass, field
 from typing import Any

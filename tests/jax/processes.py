@@ -4,8 +4,6 @@
 time. The store has a run `whole` with the array `x`.
 """
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

@@ -4,8 +4,6 @@ Jax in a process warns of every fork and counts as a framework in use, which oth
 notice; and the number of its devices is settled before it is imported.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import re
@@ -13,7 +11,6 @@ import signal
 import socket
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -47,7 +44,7 @@ def _end(process: subprocess.Popen[str], expected: int = 0) -> str:
     return output
 
 
-def test_arrays_pytrees_and_the_checkpoints_of_orbax(tmp_path: Path) -> None:
+def test_arrays_pytrees_and_the_checkpoints_of_orbax(tmp_path):
     files = ["tests/jax/checks.py"]
     if importlib.util.find_spec("orbax"):
         files.append("tests/orbax/checks.py")
@@ -58,13 +55,13 @@ def test_arrays_pytrees_and_the_checkpoints_of_orbax(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_training_with_optax_that_was_killed_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
+def test_a_training_with_optax_that_was_killed_ends_as_if_it_had_not_been(tmp_path):
     program = ["-W", "error", "-m", "tests.jax.training", str(tmp_path)]
     _end(_start(*program, "kill", devices=1), -signal.SIGKILL)
     assert "the same 3660 bytes" in _end(_start(*program, "continue", devices=1))
 
 
-def test_of_an_array_in_two_processes_each_gives_and_reads_its_boxes(tmp_path: Path) -> None:
+def test_of_an_array_in_two_processes_each_gives_and_reads_its_boxes(tmp_path):
     whole = np.arange(32, dtype=np.float32).reshape(4, 8)
     standfast.Store(tmp_path).run("whole").save(1, {"x": whole})
     with socket.socket() as free:

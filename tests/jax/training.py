@@ -4,8 +4,6 @@
 `… FOLDER continue` goes on with it, trains another one without a break, and compares the two.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

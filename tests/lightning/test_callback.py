@@ -1,7 +1,5 @@
 """StandfastCheckpoint under the real Lightning: what is saved, when, and how it comes back."""
 
-from __future__ import annotations
-
 import argparse
 import datetime
 import os
@@ -110,13 +108,13 @@ def _check_exact(store: Path, way: str, chosen: Any) -> None:
 
 
 @pytest.mark.parametrize("way", [way for way, (_, chosen) in WAYS.items() if chosen])
-def test_a_training_that_goes_on_ends_as_if_it_had_never_stopped(tmp_path: Path, way: str) -> None:
+def test_a_training_that_goes_on_ends_as_if_it_had_never_stopped(tmp_path, way):
     _check_exact(tmp_path, way, WAYS[way][1])
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("way", WAYS)
-def test_it_does_from_every_step(tmp_path: Path, way: str) -> None:
+def test_it_does_from_every_step(tmp_path, way):
     _check_exact(tmp_path, way, ())
 
 
@@ -133,7 +131,7 @@ def _run(store: Path, *arguments: str, **environment: str) -> subprocess.Complet
     )
 
 
-def test_a_killed_training_continues_exactly(tmp_path: Path) -> None:
+def test_a_killed_training_continues_exactly(tmp_path):
     whole = saver(tmp_path / "whole", every_n_train_steps=3)
     model, _ = fit(whole)
     # The classes of a script have other names, which make another model.
@@ -148,7 +146,7 @@ def test_a_killed_training_continues_exactly(tmp_path: Path) -> None:
     assert same(final(whole), final(rest))
 
 
-def test_a_training_that_is_made_longer_goes_on_within_its_epoch(tmp_path: Path) -> None:
+def test_a_training_that_is_made_longer_goes_on_within_its_epoch(tmp_path):
     whole = saver(tmp_path / "whole", every_n_train_steps=12)
     model, _ = fit(whole, max_steps=12)
     fit(saver(tmp_path / "longer", every_n_train_steps=12), max_steps=7)
@@ -159,7 +157,7 @@ def test_a_training_that_is_made_longer_goes_on_within_its_epoch(tmp_path: Path)
 
 
 @pytest.mark.long
-def test_two_ranks_that_were_killed_continue_exactly(tmp_path: Path) -> None:
+def test_two_ranks_that_were_killed_continue_exactly(tmp_path):
     whole = _run(tmp_path / "whole", "0", "2")
     assert whole.returncode == 0, whole.stderr
     killed = _run(tmp_path / "killed", "9", "2")
@@ -180,7 +178,7 @@ def test_two_ranks_that_were_killed_continue_exactly(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_the_other_package_of_lightning_works_too(tmp_path: Path) -> None:
+def test_the_other_package_of_lightning_works_too(tmp_path):
     done = _run(tmp_path, LIGHTNING_NAME="pytorch_lightning")
     assert done.returncode == 0, done.stderr
     assert steps(tmp_path) == [3, 6, 9, 12, 15, 18, 20]
@@ -189,7 +187,7 @@ def test_the_other_package_of_lightning_works_too(tmp_path: Path) -> None:
 # When
 
 
-def test_each_trigger_saves_when_modelcheckpoint_would(tmp_path: Path) -> None:
+def test_each_trigger_saves_when_modelcheckpoint_would(tmp_path):
     def saved(name: str, options: dict[str, Any] | None = None, **triggers: Any) -> list[int]:
         triggers = {"every_n_train_steps": None, **triggers}
         fit(saver(tmp_path / name, **triggers), **(options or {}))
@@ -210,7 +208,7 @@ def _break(step: int) -> None:
         raise ArithmeticError("it is broken")
 
 
-def test_an_exception_saves_if_it_is_asked_to(tmp_path: Path) -> None:
+def test_an_exception_saves_if_it_is_asked_to(tmp_path):
     whole, _ = fit(saver(tmp_path / "whole", every_n_train_steps=20), max_epochs=2)
     for asked, expected in ((True, [5, 7]), (False, [5])):
         store = tmp_path / str(asked)
@@ -231,7 +229,7 @@ def _tell_to_end(step: int) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
 
-def test_a_program_that_is_told_to_end_saves_and_continues_exactly(tmp_path: Path) -> None:
+def test_a_program_that_is_told_to_end_saves_and_continues_exactly(tmp_path):
     whole = saver(tmp_path / "whole", every_n_train_steps=5)
     model, _ = fit(whole, max_epochs=2)
     before = signal.getsignal(signal.SIGTERM)
@@ -252,7 +250,7 @@ def test_a_program_that_is_told_to_end_saves_and_continues_exactly(tmp_path: Pat
 # What is kept
 
 
-def test_the_best_are_kept_and_the_best_of_all_is_known(tmp_path: Path) -> None:
+def test_the_best_are_kept_and_the_best_of_all_is_known(tmp_path):
     best = saver(tmp_path, every_n_train_steps=None, monitor="val", save_top_k=2)
     _, trainer = fit(best, Net(plateau=False))
     run = standfast.Store(tmp_path).find_run("net")
@@ -269,7 +267,7 @@ def test_the_best_are_kept_and_the_best_of_all_is_known(tmp_path: Path) -> None:
     assert found[0]["val"] != 0
 
 
-def test_weights_alone_are_saved_and_not_continued(tmp_path: Path) -> None:
+def test_weights_alone_are_saved_and_not_continued(tmp_path):
     weights = saver(tmp_path, every_n_train_steps=10, save_weights_only=True)
     fit(weights)
     assert "optimizer_states" not in final(weights)
@@ -278,7 +276,7 @@ def test_weights_alone_are_saved_and_not_continued(tmp_path: Path) -> None:
     fit(saver(tmp_path, resume="never", every_n_train_steps=10), max_epochs=1)
 
 
-def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_is_passed_over(tmp_path):
     fit(saver(tmp_path, every_n_train_steps=5), max_epochs=2)
     flip(data_path(standfast.Store(tmp_path).find_run("net"), 10))
     rest = saver(tmp_path, every_n_train_steps=5)
@@ -291,9 +289,7 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path) -> None:
 # Which run
 
 
-def test_hyperparameters_of_the_module_make_the_run_of_which_the_last_is_kept(
-    tmp_path: Path,
-) -> None:
+def test_hyperparameters_of_the_module_make_the_run_of_which_the_last_is_kept(tmp_path):
     class Sized(Net):
         def __init__(self, rate: float) -> None:
             super().__init__()
@@ -313,7 +309,7 @@ def test_hyperparameters_of_the_module_make_the_run_of_which_the_last_is_kept(
     assert (run.name, run.file.trial) == (program_name(), None)
 
 
-def test_a_path_that_is_given_is_taken_instead(tmp_path: Path) -> None:
+def test_a_path_that_is_given_is_taken_instead(tmp_path):
     first = saver(tmp_path, every_n_train_steps=5)
     fit(first, max_epochs=2)
     given = first.last_model_path.replace("@10", "@5")
@@ -324,7 +320,7 @@ def test_a_path_that_is_given_is_taken_instead(tmp_path: Path) -> None:
     assert steps(tmp_path) == [5, 10]
 
 
-def test_a_run_that_another_trainer_saves_into_is_refused(tmp_path: Path) -> None:
+def test_a_run_that_another_trainer_saves_into_is_refused(tmp_path):
     class Second(Net):
         def on_train_start(self) -> None:
             with pytest.raises(errors.RunBusy):
@@ -337,7 +333,7 @@ def test_a_run_that_another_trainer_saves_into_is_refused(tmp_path: Path) -> Non
 # What is refused
 
 
-def test_what_cannot_be_kept_is_refused_with_where_it_comes_from(tmp_path: Path) -> None:
+def test_what_cannot_be_kept_is_refused_with_where_it_comes_from(tmp_path):
     class Odd(Net):
         def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
             checkpoint["mine"] = {"tool": random.Random(1)}
@@ -355,7 +351,7 @@ def test_what_cannot_be_kept_is_refused_with_where_it_comes_from(tmp_path: Path)
         fit(saver(tmp_path, hp={}), OddlySet(random.Random(1)))
 
 
-def test_values_that_can_be_made_again_are(tmp_path: Path) -> None:
+def test_values_that_can_be_made_again_are(tmp_path):
     value = {
         "a": AttributeDict(x=1, y=AttributeDict(z=2)),
         "b": argparse.Namespace(rate=0.1, path=Path("a/b")),
@@ -379,14 +375,14 @@ def test_values_that_can_be_made_again_are(tmp_path: Path) -> None:
         *(("namespace", {1: 2}), ("device", "nowhere"), ("set", None)),
     ],
 )
-def test_what_was_never_written_is_not_made(kind: Any, value: Any) -> None:
+def test_what_was_never_written_is_not_made(kind, value):
     with pytest.raises(errors.BadField):
         again({"x": [{"standfast.kind": kind, "value": value}]})
     with pytest.raises(errors.BadField):
         again({"x": [{"standfast.kind": "set"}]})
 
 
-def test_what_was_never_saved_with_a_checkpoint_is_refused() -> None:
+def test_what_was_never_saved_with_a_checkpoint_is_refused():
     sound = Extra("step", [{"random": {}, "loaders": []}], 1, [], {}).tree()
     assert Extra.read(sound).kind == "step"
     for field, wrong in {
@@ -417,6 +413,6 @@ def test_what_was_never_saved_with_a_checkpoint_is_refused() -> None:
     ],
     ids=str,
 )
-def test_options_that_make_no_sense_are_refused(tmp_path: Path, options: dict[str, Any]) -> None:
+def test_options_that_make_no_sense_are_refused(tmp_path, options):
     with pytest.raises(errors.BadOption):
         StandfastCheckpoint(tmp_path, **options)

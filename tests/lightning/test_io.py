@@ -1,7 +1,5 @@
 """StandfastIO: ModelCheckpoint and trainer.save_checkpoint over a store."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle
@@ -52,7 +50,7 @@ def checkpoint(step: int = 1, value: float = 1.0) -> dict[str, Any]:
     }
 
 
-def test_modelcheckpoint_writes_into_the_store_and_deletes_from_it(tmp_path: Path) -> None:
+def test_modelcheckpoint_writes_into_the_store_and_deletes_from_it(tmp_path):
     store, folder = tmp_path / "store", tmp_path / "files"
     best = ModelCheckpoint(folder, monitor="val", save_top_k=2, save_last=True)
     _, trainer = fit(best, Net(plateau=False), plugins=[StandfastIO(store, "net")], max_epochs=5)
@@ -77,7 +75,7 @@ def test_modelcheckpoint_writes_into_the_store_and_deletes_from_it(tmp_path: Pat
     assert [each[0] for each in model.seen] == list(range(first, 30))
 
 
-def test_a_file_that_is_written_over_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_a_file_that_is_written_over_leaves_nothing_behind(tmp_path):
     io, path = StandfastIO(tmp_path / "store"), tmp_path / "a" / "last.ckpt"
     io.save_checkpoint(checkpoint(1), path)
     io.save_checkpoint(checkpoint(1), tmp_path / "a" / "one.ckpt")  # the same step once more
@@ -94,7 +92,7 @@ def test_a_file_that_is_written_over_leaves_nothing_behind(tmp_path: Path) -> No
     io.teardown()
 
 
-def test_what_has_a_tag_stays_in_the_store(tmp_path: Path) -> None:
+def test_what_has_a_tag_stays_in_the_store(tmp_path):
     io = StandfastIO(tmp_path / "store")
     for step in (1, 2):
         io.save_checkpoint(checkpoint(step), tmp_path / f"{step}.ckpt")
@@ -111,7 +109,7 @@ def test_what_has_a_tag_stays_in_the_store(tmp_path: Path) -> None:
 
 @pytest.mark.guarantee("G14")
 @pytest.mark.parametrize("unreadable", [1, 2])
-def test_a_run_stays_whose_other_record_cannot_be_read(tmp_path: Path, unreadable: int) -> None:
+def test_a_run_stays_whose_other_record_cannot_be_read(tmp_path, unreadable):
     io = StandfastIO(tmp_path / "store")
     for step in (1, 2):
         io.save_checkpoint(checkpoint(step, step), tmp_path / f"{step}.ckpt")
@@ -128,7 +126,7 @@ def test_a_run_stays_whose_other_record_cannot_be_read(tmp_path: Path, unreadabl
     io.teardown()
 
 
-def test_a_damaged_or_lost_checkpoint_is_not_loaded(tmp_path: Path) -> None:
+def test_a_damaged_or_lost_checkpoint_is_not_loaded(tmp_path):
     io, path = StandfastIO(tmp_path / "store"), tmp_path / "one.ckpt"
     io.save_checkpoint(checkpoint(), path)
     io.teardown()
@@ -156,7 +154,7 @@ def test_a_damaged_or_lost_checkpoint_is_not_loaded(tmp_path: Path) -> None:
         io.load_checkpoint(path)
 
 
-def test_what_a_newer_version_wrote_is_neither_replaced_nor_deleted(tmp_path: Path) -> None:
+def test_what_a_newer_version_wrote_is_neither_replaced_nor_deleted(tmp_path):
     io, path, other = StandfastIO(tmp_path / "store"), tmp_path / "1.ckpt", tmp_path / "2.ckpt"
     io.save_checkpoint(checkpoint(1), path)
     io.save_checkpoint(checkpoint(2), other)
@@ -184,9 +182,7 @@ class Code:
         return os.mkdir, ("run",)
 
 
-def test_ordinary_files_are_loaded_and_no_code_of_theirs_is_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ordinary_files_are_loaded_and_no_code_of_theirs_is_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     io = StandfastIO("store")
     torch.save(checkpoint(), "plain.ckpt")
@@ -202,7 +198,7 @@ def test_ordinary_files_are_loaded_and_no_code_of_theirs_is_run(
     assert not Path("plain.ckpt").exists()
 
 
-def test_what_cannot_be_kept_leaves_the_old_file_as_it_was(tmp_path: Path) -> None:
+def test_what_cannot_be_kept_leaves_the_old_file_as_it_was(tmp_path):
     io, path = StandfastIO(tmp_path / "store"), tmp_path / "one.ckpt"
     io.save_checkpoint(checkpoint(), path)
     before = path.read_text()

@@ -4,8 +4,6 @@ Each mutant is applied to a copy of src/, and the tests that it names run agains
 caught if one of them fails or hangs, and survives if they pass.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import re

@@ -3,8 +3,6 @@
 The list is in the TOML files of this folder, a table for each mutant.
 """
 
-from __future__ import annotations
-
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path

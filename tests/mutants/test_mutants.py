@@ -1,20 +1,18 @@
 """The list of mutants is right: `make mutants` takes minutes, and finds that out too late."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 
 import pytest
 
 from tests import ROOT
-from tests.mutants.mutant import MUTANTS, Mutant, module_of, read_sources
+from tests.mutants.mutant import MUTANTS, module_of, read_sources
 
 SOURCES = read_sources(ROOT / "src" / "standfast")
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_a_mutant_can_be_applied_and_names_tests_that_exist(mutant: Mutant) -> None:
+def test_a_mutant_can_be_applied_and_names_tests_that_exist(mutant):
     assert mutant.new != mutant.old
     module = module_of(mutant, SOURCES)
     compile(SOURCES[module].replace(mutant.old, mutant.new), module, "exec")
@@ -25,7 +23,7 @@ def test_a_mutant_can_be_applied_and_names_tests_that_exist(mutant: Mutant) -> N
         assert re.search(rf"^def {function}\(", (ROOT / path).read_text(), re.MULTILINE), test
 
 
-def test_names_are_unique_and_sentences_complete() -> None:
+def test_names_are_unique_and_sentences_complete():
     names = Counter(mutant.name for mutant in MUTANTS)
     assert set(names.values()) == {1}
     assert all(re.fullmatch("[a-z0-9]+(-[a-z0-9]+)*", name) for name in names)
@@ -34,14 +32,14 @@ def test_names_are_unique_and_sentences_complete() -> None:
     assert {mutant.guarantee for mutant in MUTANTS} - {""} <= promises
 
 
-def test_mutants_are_spread_over_the_product_and_revert_what_was_fixed() -> None:
+def test_mutants_are_spread_over_the_product_and_revert_what_was_fixed():
     assert len(MUTANTS) >= 60
     assert sum(bool(mutant.reverts) for mutant in MUTANTS) >= 20
     assert sum(mutant.long for mutant in MUTANTS) <= len(MUTANTS) // 20
     assert max(Counter(module_of(mutant, SOURCES) for mutant in MUTANTS).values()) <= 3
 
 
-def test_the_page_has_every_mutant() -> None:
+def test_the_page_has_every_mutant():
     page = (ROOT / "docs" / "mutants.md").read_text()
     listed = re.findall(r"^\| ([a-z0-9-]+) \| ", page, re.MULTILINE)
     assert listed[1:] == sorted(mutant.name for mutant in MUTANTS)

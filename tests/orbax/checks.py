@@ -1,7 +1,5 @@
 """What is promised of reading Orbax's checkpoints, for a process of its own: see test_jax.py."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import sys

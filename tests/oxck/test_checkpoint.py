@@ -1,13 +1,10 @@
 """`standfast.oxck`: a checkpoint by the original's names, with its rules and its errors."""
 
-from __future__ import annotations
-
 import copy
 import errno
 import io
 import math
 import weakref
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -55,20 +52,20 @@ def small() -> Checkpoint:
 # A checkpoint in memory
 
 
-def test_a_new_checkpoint_is_empty() -> None:
+def test_a_new_checkpoint_is_empty():
     checkpoint = Checkpoint()
     assert (checkpoint.version, checkpoint.metadata, checkpoint.tensors) == (1, {}, [])
     assert (checkpoint.num_params(), checkpoint.total_bytes()) == (0, 0)
     assert written(checkpoint) == file_of("{}")
 
 
-def test_metadata_is_set_and_got() -> None:
+def test_metadata_is_set_and_got():
     checkpoint = small()
     checkpoint.set_metadata("step", "4")
     assert (checkpoint.get_metadata("step"), checkpoint.get_metadata("loss")) == ("4", None)
 
 
-def test_the_first_tensor_of_a_name_is_found() -> None:
+def test_the_first_tensor_of_a_name_is_found():
     checkpoint = small()
     checkpoint.add_tensor(CheckpointTensor("w", [9]))
     assert checkpoint.get_tensor("w") is checkpoint.tensors[0]
@@ -82,7 +79,7 @@ def test_the_first_tensor_of_a_name_is_found() -> None:
     ("shape", "elements", "count"),
     [([2, 3, 4], 24, 24), ([5], 5, 5), ([0], 0, 0), ([2, 0, 3], 0, 0), ([], 1, 0), ([], 0, 0)],
 )
-def test_elements_are_counted_by_the_shape(shape: list[int], elements: int, count: int) -> None:
+def test_elements_are_counted_by_the_shape(shape, elements, count):
     each = CheckpointTensor("x", [0.0] * elements, shape)
     assert (each.element_count(), each.size_bytes()) == (count, 4 * count)
     checkpoint = Checkpoint(tensors=[each, CheckpointTensor("y", [1, 2]), each])
@@ -91,7 +88,7 @@ def test_elements_are_counted_by_the_shape(shape: list[int], elements: int, coun
     assert len(written(checkpoint)) == 30 + 2 * (17 + 8 * len(shape) + 4 * elements) + 33
 
 
-def test_weights_are_copied_to_and_fro() -> None:
+def test_weights_are_copied_to_and_fro():
     weight = WeightTensor("w", np.arange(6, dtype=np.float32), (2, 3))
     each = CheckpointTensor.from_weight_tensor(weight)
     assert (each.name, each.shape, each.data.tolist()) == ("w", [2, 3], [0, 1, 2, 3, 4, 5])
@@ -105,7 +102,7 @@ def test_weights_are_copied_to_and_fro() -> None:
 # Bytes
 
 
-def test_the_golden_file_is_saved_again_byte_for_byte(tmp_path: Path) -> None:
+def test_the_golden_file_is_saved_again_byte_for_byte(tmp_path):
     checkpoint = Checkpoint.load(FIRST)
     assert (checkpoint.version, checkpoint.digests) == (1, False)
     assert (checkpoint.num_params(), checkpoint.total_bytes()) == (31, 124)
@@ -115,7 +112,7 @@ def test_the_golden_file_is_saved_again_byte_for_byte(tmp_path: Path) -> None:
     assert written(read(FIRST.read_bytes())) == FIRST.read_bytes()
 
 
-def test_the_golden_file_is_built_by_hand_byte_for_byte() -> None:
+def test_the_golden_file_is_built_by_hand_byte_for_byte():
     checkpoint = Checkpoint()
     for key, value in (("step", "1000"), ("note", 'say "hi" \\ back'), ("loss", "0.123")):
         checkpoint.set_metadata(key, value)
@@ -138,7 +135,7 @@ def test_the_golden_file_is_built_by_hand_byte_for_byte() -> None:
         '{"a":"x","standfast.json":"junk"}',
     ],
 )
-def test_metadata_is_saved_as_it_was_loaded_until_it_changes(text: str, tmp_path: Path) -> None:
+def test_metadata_is_saved_as_it_was_loaded_until_it_changes(text, tmp_path):
     data = file_of(text, tensor("x"), tensor("x", (), b""), tensor("", (0, 7), b""))
     (tmp_path / "old.oxck").write_bytes(data)
     checkpoint = Checkpoint.load(tmp_path / "old.oxck")
@@ -152,7 +149,7 @@ def test_metadata_is_saved_as_it_was_loaded_until_it_changes(text: str, tmp_path
 
 
 @pytest.mark.parametrize("digests", [False, True])
-def test_repeated_names_are_kept_here_and_refused_there(digests: bool, tmp_path: Path) -> None:
+def test_repeated_names_are_kept_here_and_refused_there(digests, tmp_path):
     path, checkpoint = tmp_path / "twice.oxck", small()
     checkpoint.add_tensor(CheckpointTensor("w", [8, 9]))
     checkpoint.digests = digests
@@ -165,7 +162,7 @@ def test_repeated_names_are_kept_here_and_refused_there(digests: bool, tmp_path:
 
 
 @pytest.mark.parametrize("values", [[], [7.0]])
-def test_a_shape_without_dimensions_has_one_element_or_none(values: list[float]) -> None:
+def test_a_shape_without_dimensions_has_one_element_or_none(values):
     data = written(Checkpoint(tensors=[CheckpointTensor("x", values, [])]))
     assert data == file_of("{}", tensor("x", (), floats(*values)))
     again = read(data)
@@ -173,7 +170,7 @@ def test_a_shape_without_dimensions_has_one_element_or_none(values: list[float])
     assert written(again) == data
 
 
-def test_trailing_bytes_of_a_file_are_refused_and_of_a_stream_left_alone(tmp_path: Path) -> None:
+def test_trailing_bytes_of_a_file_are_refused_and_of_a_stream_left_alone(tmp_path):
     data = written(small())
     (tmp_path / "long.oxck").write_bytes(data + b"more")
     with pytest.raises(errors.TrailingBytes, match=r"long\.oxck"):
@@ -183,7 +180,7 @@ def test_trailing_bytes_of_a_file_are_refused_and_of_a_stream_left_alone(tmp_pat
     assert stream.read() == b"more"
 
 
-def test_a_stream_is_not_flushed_or_closed() -> None:
+def test_a_stream_is_not_flushed_or_closed():
     class Watched(io.BytesIO):
         def flush(self) -> None:
             raise AssertionError
@@ -196,7 +193,7 @@ def test_a_stream_is_not_flushed_or_closed() -> None:
 # Digests
 
 
-def test_a_checkpoint_has_digests_if_it_is_told_to(tmp_path: Path) -> None:
+def test_a_checkpoint_has_digests_if_it_is_told_to(tmp_path):
     path, checkpoint = tmp_path / "sealed.oxck", small()
     checkpoint.digests = True
     checkpoint.save(path)
@@ -212,7 +209,7 @@ def test_a_checkpoint_has_digests_if_it_is_told_to(tmp_path: Path) -> None:
     assert written(again) == written(small())
 
 
-def test_a_file_with_digests_that_the_original_saved_again_loads_unverified(tmp_path: Path) -> None:
+def test_a_file_with_digests_that_the_original_saved_again_loads_unverified(tmp_path):
     checkpoint = small()
     checkpoint.digests = True
     data = written(checkpoint)
@@ -224,7 +221,7 @@ def test_a_file_with_digests_that_the_original_saved_again_loads_unverified(tmp_
     assert list(standfast.load(path, verify=False)) == [each.name for each in checkpoint.tensors]
 
 
-def test_a_checkpoint_that_changed_gets_fresh_digests(tmp_path: Path) -> None:
+def test_a_checkpoint_that_changed_gets_fresh_digests(tmp_path):
     path = tmp_path / "changed.oxck"
     checkpoint = read(saved({"w": np.arange(6, dtype=np.float32)}, {"step": 3}))
     checkpoint.tensors[0].data[2] = 99
@@ -237,7 +234,7 @@ def test_a_checkpoint_that_changed_gets_fresh_digests(tmp_path: Path) -> None:
     assert written(Checkpoint.load(path)) == path.read_bytes()
 
 
-def test_a_tensor_that_is_removed_does_not_stay_in_memory() -> None:
+def test_a_tensor_that_is_removed_does_not_stay_in_memory():
     checkpoint = read(saved({"w": np.ones(1_000_000, np.float32)}))
     elements = weakref.ref(checkpoint.tensors.pop().data)
     assert elements() is None
@@ -246,7 +243,7 @@ def test_a_tensor_that_is_removed_does_not_stay_in_memory() -> None:
 # The six errors
 
 
-def test_the_six_errors_are_ours_too() -> None:
+def test_the_six_errors_are_ours_too():
     assert {kind: kind.__mro__[2] for kind in CheckpointError.__subclasses__()} == {
         Io: errors.FileError,
         InvalidMagic: errors.BadHeader,
@@ -283,9 +280,7 @@ REFUSED: list[tuple[bytes, type[errors.StandfastError], dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("data", "error", "fields"), REFUSED)
-def test_what_is_refused_says_why_and_in_which_file(
-    data: bytes, error: type[errors.StandfastError], fields: dict[str, Any], tmp_path: Path
-) -> None:
+def test_what_is_refused_says_why_and_in_which_file(data, error, fields, tmp_path):
     path = tmp_path / "model.oxck"
     path.write_bytes(data)
     for use in (lambda: read(data), lambda: Checkpoint.load(path)):
@@ -298,7 +293,7 @@ def test_what_is_refused_says_why_and_in_which_file(
 
 
 @pytest.mark.parametrize(("name", "length"), [("n" * 65_536, 65_536), ("é" * 40_000, 80_000)])
-def test_a_name_too_long_says_how_long(name: str, length: int, tmp_path: Path) -> None:
+def test_a_name_too_long_says_how_long(name, length, tmp_path):
     checkpoint = Checkpoint(tensors=[CheckpointTensor(name, [1])])
     for use in (written, lambda each: each.save(tmp_path / "long.oxck")):
         with pytest.raises(NameTooLong) as refused:
@@ -309,7 +304,7 @@ def test_a_name_too_long_says_how_long(name: str, length: int, tmp_path: Path) -
     assert read(written(checkpoint)).tensors[0].name == longest
 
 
-def test_files_that_cannot_be_read_or_written_are_io_errors(tmp_path: Path) -> None:
+def test_files_that_cannot_be_read_or_written_are_io_errors(tmp_path):
     class Full(io.BytesIO):
         def write(self, data: Any) -> int:
             raise OSError(errno.ENOSPC, "No space left on device")
@@ -351,15 +346,13 @@ def with_tensor(**changes: Any) -> Checkpoint:
         ({"name": 3}, errors.BadName),
     ],
 )
-def test_a_tensor_that_would_not_come_back_is_refused(
-    changes: dict[str, Any], error: type[errors.StandfastError]
-) -> None:
+def test_a_tensor_that_would_not_come_back_is_refused(changes, error):
     with pytest.raises(error) as refused:
         written(with_tensor(**changes))
     assert repr(changes.get("name", "x")) in str(refused.value)
 
 
-def test_data_that_was_replaced_is_written() -> None:
+def test_data_that_was_replaced_is_written():
     scattered = np.arange(8, dtype=np.float32).reshape(4, 2)[:, 0]
     assert read(written(with_tensor(data=scattered))).tensors[0].data.tolist() == [0, 2, 4, 6]
     assert read(written(with_tensor(data=np.arange(4, dtype=">f4")))).tensors[0].data[3] == 3
@@ -380,14 +373,12 @@ def test_data_that_was_replaced_is_written() -> None:
     ],
 )
 @pytest.mark.parametrize("digests", [True, False])
-def test_metadata_that_would_not_come_back_is_refused(
-    metadata: dict[Any, Any], digests: bool
-) -> None:
+def test_metadata_that_would_not_come_back_is_refused(metadata, digests):
     with pytest.raises(errors.RefusedMetadata):
         written(Checkpoint(metadata=metadata, digests=digests))
 
 
-def test_float32_of_any_byte_order_framework_and_layout_becomes_row_major() -> None:
+def test_float32_of_any_byte_order_framework_and_layout_becomes_row_major():
     array = np.arange(6, dtype=np.float32).reshape(2, 3)
     parameter = torch.nn.Parameter(torch.from_numpy(array.copy()))
     for given in (array, array.astype(">f4"), np.asfortranarray(array), parameter, parameter.data):
@@ -428,12 +419,12 @@ NOT_NUMBERS: list[Any] = [
         ),
     ],
 )
-def test_what_float32_cannot_hold_is_refused(given: Any, shape: Any, error: Any) -> None:
+def test_what_float32_cannot_hold_is_refused(given, shape, error):
     with pytest.raises(error, match=r"'layer\.0'"):
         CheckpointTensor("layer.0", given, shape)
 
 
-def test_a_list_of_numbers_is_rounded_as_a_literal_is() -> None:
+def test_a_list_of_numbers_is_rounded_as_a_literal_is():
     each = CheckpointTensor("x", [0.1, 2**24, -(2**24), 3.4028235e38, math.inf, -0.0, 1e-45])
     assert each.data.tobytes() == floats(0.1, 2**24, -(2**24), 3.4028235e38, math.inf, -0.0, 1e-45)
     assert math.isnan(CheckpointTensor("x", [math.nan]).data[0])
@@ -451,17 +442,17 @@ def test_a_list_of_numbers_is_rounded_as_a_literal_is() -> None:
         ([1e300], math.inf),
     ],
 )
-def test_a_cast_that_was_allowed_is_made(given: Any, expected: float) -> None:
+def test_a_cast_that_was_allowed_is_made(given, expected):
     assert CheckpointTensor("x", given, allow_cast=True).data.tolist() == [expected]
 
 
 @pytest.mark.parametrize("given", [np.array([1 + 2j]), torch.tensor([1 + 2j]), [1 + 2j], None])
-def test_no_cast_drops_an_imaginary_part_or_turns_none_into_a_number(given: Any) -> None:
+def test_no_cast_drops_an_imaginary_part_or_turns_none_into_a_number(given):
     with pytest.raises(errors.RefusedTensor, match="'x'"):
         CheckpointTensor("x", given, allow_cast=True)
 
 
-def test_a_tensor_owns_its_data_and_its_shape() -> None:
+def test_a_tensor_owns_its_data_and_its_shape():
     array, shape = np.zeros(4, np.float32), [2, 2]
     parameter = torch.nn.Parameter(torch.zeros(4))
     each, other = CheckpointTensor("x", array, shape), CheckpointTensor("x", parameter)
@@ -470,7 +461,7 @@ def test_a_tensor_owns_its_data_and_its_shape() -> None:
     assert (each.data[0], each.shape, other.data[0]) == (0, [2, 2], 0)
 
 
-def test_tensors_are_equal_if_their_names_shapes_and_bits_are() -> None:
+def test_tensors_are_equal_if_their_names_shapes_and_bits_are():
     each = CheckpointTensor("x", [math.nan, 1, -0.0, 2], [2, 2])
     assert each == CheckpointTensor("x", [math.nan, 1, -0.0, 2], (2, 2))
     assert each == copy.deepcopy(each)
@@ -484,7 +475,7 @@ def test_tensors_are_equal_if_their_names_shapes_and_bits_are() -> None:
     assert read(written(small())).tensors == small().tensors
 
 
-def test_a_tensor_shows_its_name_its_shape_and_some_of_its_data() -> None:
+def test_a_tensor_shows_its_name_its_shape_and_some_of_its_data():
     each = CheckpointTensor("layer.0.weight", [0.5, 1.5], [2, 1])
     assert repr(each) == "CheckpointTensor('layer.0.weight', [0.5, 1.5], [2, 1])"
     assert len(repr(CheckpointTensor("x", np.zeros(1_000_000, np.float32)))) < 200
@@ -493,7 +484,7 @@ def test_a_tensor_shows_its_name_its_shape_and_some_of_its_data() -> None:
 # Errors name the file
 
 
-def test_a_file_that_cannot_be_saved_is_named_and_left_as_it_was(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_saved_is_named_and_left_as_it_was(tmp_path):
     path = tmp_path / "model.oxck"
     small().save(path)
     before = path.read_bytes()

@@ -1,7 +1,5 @@
 """Packages and archives made by hand, sound ones and others."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import tarfile

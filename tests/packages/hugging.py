@@ -3,8 +3,6 @@
 They are imported when they are first asked for, because that takes seconds.
 """
 
-from __future__ import annotations
-
 import math
 import os
 from collections import Counter

@@ -1,7 +1,5 @@
 """Small packages for tests of what lists and shows them: no torch, no tokenizers."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

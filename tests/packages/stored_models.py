@@ -1,7 +1,5 @@
 """Small models in real stores, for tests of packages that come out of one."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A package as one file and back, and archives that are not what they should be."""
 
-from __future__ import annotations
-
 import errno
 import gc
 import gzip
@@ -52,7 +50,7 @@ def into(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("suffix", archive.SUFFIXES)
-def test_a_package_is_packed_and_unpacked_exactly(suffix: str, package: Path, into: Path) -> None:
+def test_a_package_is_packed_and_unpacked_exactly(suffix, package, into):
     (package / "notes of mine ü.txt").write_text("not in the manifest")
     (package / ("long" * 50)).write_bytes(b"")
     path = pack(package, into / f"gpt{suffix}")
@@ -65,9 +63,7 @@ def test_a_package_is_packed_and_unpacked_exactly(suffix: str, package: Path, in
     assert unpack(*again) == into / "bytes" / "gpt"
 
 
-def test_an_archive_has_neither_times_nor_owners(
-    package: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_archive_has_neither_times_nor_owners(package, monkeypatch):
     monkeypatch.chdir(package.parent)
     assert pack("gpt") == Path("gpt.tar.gz")
     monkeypatch.chdir(package)
@@ -79,7 +75,7 @@ def test_an_archive_has_neither_times_nor_owners(
 
 
 @pytest.mark.parametrize("suffix", [".tar.gz", ".tar.zst"])
-def test_the_same_package_gives_the_same_bytes(suffix: str, tmp_path: Path) -> None:
+def test_the_same_package_gives_the_same_bytes(suffix, tmp_path):
     made = []
     for place in ("a", "b"):
         package = make_package(tmp_path / place / "gpt")
@@ -88,7 +84,7 @@ def test_the_same_package_gives_the_same_bytes(suffix: str, tmp_path: Path) -> N
     assert made[0] == made[1]
 
 
-def test_an_archive_that_other_programs_made_is_unpacked(package: Path, into: Path) -> None:
+def test_an_archive_that_other_programs_made_is_unpacked(package, into):
     by_tar = into / "by-tar.tar.gz"
     subprocess.run(["tar", "czf", by_tar, "-C", package.parent, "./gpt"], check=True)
     by_python = into / "by-python.tar.gz"
@@ -98,7 +94,7 @@ def test_an_archive_that_other_programs_made_is_unpacked(package: Path, into: Pa
         assert read_tree(unpack(path, path.with_suffix(".unpacked"))) == read_tree(package)
 
 
-def test_a_folder_without_a_manifest_is_packed_too(tmp_path: Path, into: Path) -> None:
+def test_a_folder_without_a_manifest_is_packed_too(tmp_path, into):
     package = make_package(tmp_path / "bare", with_manifest=False)
     assert read_tree(unpack(pack(package), into)) == read_tree(package)
     other = make_package(tmp_path / "transformers", with_manifest=False)
@@ -109,16 +105,14 @@ def test_a_folder_without_a_manifest_is_packed_too(tmp_path: Path, into: Path) -
         assert read_tree(unpack(archive, into)) == read_tree(other)
 
 
-def test_what_a_killed_save_left_in_the_folder_is_not_packed(package: Path, into: Path) -> None:
+def test_what_a_killed_save_left_in_the_folder_is_not_packed(package, into):
     before = read_tree(package)
     (package / ".0123456789abcdef.01234567.standfast").write_bytes(b"half")
     assert read_tree(unpack(pack(package), into)) == before
 
 
 @pytest.mark.parametrize("when", ["listed", "created", "progress"])
-def test_a_package_that_is_replaced_is_packed_again(
-    when: str, package: Path, into: Path, seams: Seams
-) -> None:
+def test_a_package_that_is_replaced_is_packed_again(when, package, into, seams):
     before = read_tree(package)
     replace = Replacing(package, 1)
 
@@ -142,9 +136,7 @@ def test_a_package_that_is_replaced_is_packed_again(
     assert before != read_tree(package) == read_tree(unpack(path, into))
 
 
-def test_a_package_that_is_replaced_all_the_time_is_not_packed(
-    package: Path,
-) -> None:
+def test_a_package_that_is_replaced_all_the_time_is_not_packed(package):
     path = pack(package)
     before = path.read_bytes()
     with pytest.raises(errors.ChangedFile):
@@ -152,7 +144,7 @@ def test_a_package_that_is_replaced_all_the_time_is_not_packed(
     assert path.read_bytes() == before
 
 
-def test_too_many_files_are_not_even_looked_at(package: Path, seams: Seams) -> None:
+def test_too_many_files_are_not_even_looked_at(package, seams):
     seams.bound("members of an archive", 5)
     pack(package)  # four files and the folder
     (package / "notes.bin").write_bytes(b"\x80\x04.")
@@ -160,7 +152,7 @@ def test_too_many_files_are_not_even_looked_at(package: Path, seams: Seams) -> N
         pack(package)
 
 
-def test_an_unpacked_package_is_durable_at_its_end(package: Path, into: Path, seams: Seams) -> None:
+def test_an_unpacked_package_is_durable_at_its_end(package, into, seams):
     path = pack(package)
     logging = seams.disk(LoggingDisk(into))
     unpack(path, into)
@@ -183,7 +175,7 @@ UNSOUND: dict[str, tuple[Callable[[Path], object], type[errors.StandfastError]]]
 
 
 @pytest.mark.parametrize("name", UNSOUND)
-def test_an_unsound_package_is_refused(name: str, package: Path, into: Path) -> None:
+def test_an_unsound_package_is_refused(name, package, into):
     change, error = UNSOUND[name]
     change(package / name)
     with pytest.raises(error, match=name.partition("\n")[0]):
@@ -196,7 +188,7 @@ def test_an_unsound_package_is_refused(name: str, package: Path, into: Path) -> 
         assert os.listdir(into) == []
 
 
-def test_a_wrong_source_or_target_is_refused(package: Path, tmp_path: Path) -> None:
+def test_a_wrong_source_or_target_is_refused(package, tmp_path):
     hidden = make_package(tmp_path / ".gpt")
     for source, target, error in (
         (tmp_path / "nowhere", None, errors.MissingFile),
@@ -209,9 +201,7 @@ def test_a_wrong_source_or_target_is_refused(package: Path, tmp_path: Path) -> N
             pack(source, target)
 
 
-def test_without_its_library_an_archive_is_refused(
-    package: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_its_library_an_archive_is_refused(package, monkeypatch):
     path = pack(package, package.with_name("gpt.tar.zst"))
     monkeypatch.setitem(sys.modules, "zstandard", None)
     for action in (lambda: pack(package, path), lambda: unpack(path, package)):
@@ -219,7 +209,7 @@ def test_without_its_library_an_archive_is_refused(
             action()
 
 
-def test_an_existing_folder_is_never_touched(package: Path, into: Path) -> None:
+def test_an_existing_folder_is_never_touched(package, into):
     path = pack(package)
     (into / "gpt").mkdir()
     with pytest.raises(errors.AlreadyExists):
@@ -284,7 +274,7 @@ HOSTILE: dict[str, tuple[bytes, type[errors.StandfastError]]] = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_archive_is_refused_and_leaves_nothing(name: str, into: Path) -> None:
+def test_a_hostile_archive_is_refused_and_leaves_nothing(name, into):
     members, error = HOSTILE[name]
     path = packed(into.parent / "hostile.tar.gz", members)
     before = sorted(os.listdir(into.parent))
@@ -297,7 +287,7 @@ def test_a_hostile_archive_is_refused_and_leaves_nothing(name: str, into: Path) 
     assert sorted(os.listdir(into.parent)) == before
 
 
-def test_the_end_of_an_archive_is_looked_at(package: Path, into: Path) -> None:
+def test_the_end_of_an_archive_is_looked_at(package, into):
     members = members_of(package)
     path = into.parent / "end.tar.gz"
     for end, error in {
@@ -314,9 +304,7 @@ def test_the_end_of_an_archive_is_looked_at(package: Path, into: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".tar.gz", ".tar.zst"])
-def test_a_cut_or_changed_archive_is_refused_or_gives_the_same(
-    suffix: str, package: Path, into: Path, seams: Seams
-) -> None:
+def test_a_cut_or_changed_archive_is_refused_or_gives_the_same(suffix, package, into, seams):
     seams.disk(UnsyncedDisk())
     data = pack(package, into.parent / f"gpt{suffix}").read_bytes()
     broken = into.parent / f"broken{suffix}"
@@ -342,7 +330,7 @@ def test_a_cut_or_changed_archive_is_refused_or_gives_the_same(
     assert refused >= len(places) - 8
 
 
-def test_other_compressions_and_second_streams_are_refused(package: Path, into: Path) -> None:
+def test_other_compressions_and_second_streams_are_refused(package, into):
     path = into.parent / "gpt.tar"
     members = members_of(package)
     whole = members + bytes(1024)
@@ -364,7 +352,7 @@ def test_other_compressions_and_second_streams_are_refused(package: Path, into: 
         unpack(into / "missing.tar.gz", into)
 
 
-def test_files_of_more_than_8_gib_have_a_size_that_is_read_back() -> None:
+def test_files_of_more_than_8_gib_have_a_size_that_is_read_back():
     member = Member("gpt/" + "x" * 200, 9 << 30, is_folder=False)
     assert next(iter(TarReader(iter([header(member)])))) == member
     by_gnu = tarfile.TarInfo("gpt/x")
@@ -373,7 +361,7 @@ def test_files_of_more_than_8_gib_have_a_size_that_is_read_back() -> None:
     assert found == Member("gpt/x", 9 << 30, is_folder=False)
 
 
-def test_what_a_killed_unpack_left_is_removed_by_the_next(package: Path, into: Path) -> None:
+def test_what_a_killed_unpack_left_is_removed_by_the_next(package, into):
     path = pack(package)
     leftover = into / f"{aside_prefix(into / 'gpt')}00000000{NEW}"
     write_tree({"config.json": b"half", "notes.txt": b"half"}, leftover)
@@ -391,7 +379,7 @@ def few_objects() -> Iterator[None]:
 
 @pytest.mark.usefixtures("few_objects")
 @pytest.mark.parametrize("what", ["pack", "unpack"])
-def test_a_disk_that_fails_leaves_nothing_half(what: str, package: Path, into: Path) -> None:
+def test_a_disk_that_fails_leaves_nothing_half(what, package, into):
     path = pack(package, into.parent / "gpt.tar.gz")
     for at in itertools.count(1):
         place = into / str(at)

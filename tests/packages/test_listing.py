@@ -1,7 +1,5 @@
 """`list_saved_models`: the newest first, broken ones as broken, whatever lies in the folder."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -53,7 +51,7 @@ def names(models_dir: Path) -> list[str]:
     return [info.name for info in list_saved_models(models_dir)]
 
 
-def test_a_package_is_whole_and_described(package: Path) -> None:
+def test_a_package_is_whole_and_described(package):
     files = sorted(package.iterdir())
     assert only(package.parent) == ModelInfo(
         name="recipes",
@@ -69,14 +67,14 @@ def test_a_package_is_whole_and_described(package: Path) -> None:
     )
 
 
-def test_a_package_is_listed_by_itself(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_package_is_listed_by_itself(package, monkeypatch):
     assert only(package).name == "recipes"
     monkeypatch.chdir(package)
     assert only(Path()).name == "recipes"
 
 
 @pytest.mark.parametrize("options", [{"max_shard_size": 1000}, {"quantize": "int8"}], ids=str)
-def test_shards_and_quantized_weights_are_counted(tmp_path: Path, options: dict[str, Any]) -> None:
+def test_shards_and_quantized_weights_are_counted(tmp_path, options):
     folder = make_package(tmp_path / "model", **options)
     for integrity in ("whole", "unverified"):
         info = only(tmp_path)
@@ -86,7 +84,7 @@ def test_shards_and_quantized_weights_are_counted(tmp_path: Path, options: dict[
         (folder / "manifest.json").unlink(missing_ok=True)
 
 
-def test_a_foreign_package_is_unverified_and_its_parameters_are_counted(tmp_path: Path) -> None:
+def test_a_foreign_package_is_unverified_and_its_parameters_are_counted(tmp_path):
     mask = np.zeros((1, 1, 8, 8), bool)
     make_foreign(tmp_path / "gpt2", TENSORS | {"h.0.attn.bias": mask})
     info = only(tmp_path)
@@ -95,7 +93,7 @@ def test_a_foreign_package_is_unverified_and_its_parameters_are_counted(tmp_path
     assert info.model_size is None
 
 
-def test_only_folders_of_models_are_listed(tmp_path: Path, original: Path) -> None:
+def test_only_folders_of_models_are_listed(tmp_path, original):
     assert list_saved_models(tmp_path) == []
     (tmp_path / "notes.txt").write_text("not a folder")
     (tmp_path / "manifest.json").write_text('{"name": "web application"}')
@@ -127,14 +125,14 @@ def test_only_folders_of_models_are_listed(tmp_path: Path, original: Path) -> No
         ("model.safetensors.index.json", True),
     ],
 )
-def test_two_files_or_weights_make_a_package(tmp_path: Path, kept: str, is_one: bool) -> None:
+def test_two_files_or_weights_make_a_package(tmp_path, kept, is_one):
     (tmp_path / "m").mkdir()
     for name in kept.split():
         (tmp_path / "m" / name).touch()
     assert names(tmp_path) == ["m"] * is_one
 
 
-def test_a_missing_folder_is_named(tmp_path: Path) -> None:
+def test_a_missing_folder_is_named(tmp_path):
     with pytest.raises(errors.MissingFile, match="models"):
         list_saved_models(tmp_path / "models")
     (tmp_path / "models").write_text("")
@@ -148,7 +146,7 @@ def dated(folder: Path, date: Any) -> None:
         (folder / "generation_info.json").write_text(json.dumps({"creation_date": date}))
 
 
-def test_the_newest_is_first_and_equal_ones_are_by_name(tmp_path: Path) -> None:
+def test_the_newest_is_first_and_equal_ones_are_by_name(tmp_path):
     dated(tmp_path / "b", "2026-01-01T00:00:00+00:00")
     dated(tmp_path / "a", "2026-01-01T01:00:00+01:00")
     dated(tmp_path / "newest", "2026-01-01T00:00:00-01:00")
@@ -170,8 +168,8 @@ def test_the_newest_is_first_and_equal_ones_are_by_name(tmp_path: Path) -> None:
     ],
 )
 def test_the_date_is_that_of_the_information_then_the_name_then_the_file(
-    tmp_path: Path, name: str, date: Any, expected: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, name, date, expected, monkeypatch
+):
     monkeypatch.setenv("TZ", "Asia/Tokyo")  # the first day of all began before it did elsewhere
     time.tzset()
     try:
@@ -250,9 +248,7 @@ BROKEN_FOREIGN: dict[str, tuple[Break, ...]] = {
         for change in table[name]
     ],
 )
-def test_a_broken_package_is_listed_with_the_reason(
-    name: str, change: Break, is_ours: bool, original: Path, tmp_path: Path
-) -> None:
+def test_a_broken_package_is_listed_with_the_reason(name, change, is_ours, original, tmp_path):
     folder = tmp_path / "recipes"
     path = (Path(shutil.copytree(original, folder)) if is_ours else make_foreign(folder)) / name
     path.touch()  # others have no generation_info.json
@@ -278,7 +274,7 @@ def sharded(folder: Path, changes: dict[str, str]) -> None:
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
 
 
-def test_weights_that_the_manifest_does_not_name_are_broken(package: Path) -> None:
+def test_weights_that_the_manifest_does_not_name_are_broken(package):
     shard = (package / WEIGHTS).rename(package / "model-00001-of-00001.safetensors").name
     index = {"weight_map": dict.fromkeys(TENSORS, shard)}
     (package / "model.safetensors.index.json").write_text(json.dumps(index))
@@ -286,7 +282,7 @@ def test_weights_that_the_manifest_does_not_name_are_broken(package: Path) -> No
     assert shard in only(package).problem
 
 
-def test_what_may_not_be_read_is_broken(package: Path, seams: Seams) -> None:
+def test_what_may_not_be_read_is_broken(package, seams):
     def refused(call: Any, path: Any, *arguments: Any, **options: Any) -> Any:
         if Path(path) in (package, package / WEIGHTS):
             raise PermissionError(13, "Permission denied", str(path))
@@ -301,7 +297,7 @@ def test_what_may_not_be_read_is_broken(package: Path, seams: Seams) -> None:
     assert WEIGHTS in info.problem
 
 
-def test_damage_inside_of_large_files_is_left_to_verify(package: Path) -> None:
+def test_damage_inside_of_large_files_is_left_to_verify(package):
     flip(package / WEIGHTS)
     assert only(package.parent).integrity == "whole"
 
@@ -331,9 +327,7 @@ def exchange(package: Path, seams: Seams) -> Callable[[int], None]:
 
 
 @pytest.mark.parametrize("times", [1, 2, 3])
-def test_a_package_that_is_replaced_meanwhile_is_looked_at_again(
-    package: Path, exchange: Callable[[int], None], times: int
-) -> None:
+def test_a_package_that_is_replaced_meanwhile_is_looked_at_again(package, exchange, times):
     now, other = only(package), only(package.parent / ".other")
     for folder in (package, package.parent):
         exchange(times)
@@ -344,16 +338,14 @@ def test_a_package_that_is_replaced_meanwhile_is_looked_at_again(
         assert info.creation_date == now.creation_date
 
 
-def test_a_package_that_is_replaced_all_the_time_is_not_called_broken(
-    package: Path, exchange: Callable[[int], None]
-) -> None:
+def test_a_package_that_is_replaced_all_the_time_is_not_called_broken(package, exchange):
     exchange(1000)
     info = only(package.parent)
     assert info.integrity == "unverified"
     assert info.problem
 
 
-def test_a_package_that_is_replaced_while_it_is_read_is_listed(package: Path, seams: Seams) -> None:
+def test_a_package_that_is_replaced_while_it_is_read_is_listed(package, seams):
     old = Path(shutil.copytree(package, package.parent / ".old"))
     (package.parent / ".empty").mkdir()
     seen = []
@@ -374,7 +366,7 @@ def test_a_package_that_is_replaced_while_it_is_read_is_listed(package: Path, se
     assert only(package).integrity == "whole"
 
 
-def test_a_list_and_the_versions_of_libraries_take_no_framework(original: Path) -> None:
+def test_a_list_and_the_versions_of_libraries_take_no_framework(original):
     program = (
         "import sys; from standfast.packages import list_saved_models; "
         "from standfast.packages.documents.manifest import provenance; provenance(); "
@@ -385,7 +377,7 @@ def test_a_list_and_the_versions_of_libraries_take_no_framework(original: Path) 
     assert (done.returncode, done.stdout, done.stderr) == (0, "\n", "")
 
 
-def test_shards_of_others_are_counted_together_and_a_broken_one_is_named(tmp_path: Path) -> None:
+def test_shards_of_others_are_counted_together_and_a_broken_one_is_named(tmp_path):
     folder = tmp_path / "gpt2"
 
     def problem(changes: dict[str, str], *missing: str) -> str:

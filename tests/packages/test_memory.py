@@ -1,7 +1,5 @@
 """A model larger than the memory there is: saved in shards, loaded again, and exported."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -66,9 +64,7 @@ LIMIT = 450_000_000
 
 
 @pytest.mark.parametrize("layers", [2, pytest.param(30, marks=pytest.mark.long)])
-def test_a_model_larger_than_memory_is_saved_loaded_and_exported(
-    layers: int, tmp_path: Path
-) -> None:
+def test_a_model_larger_than_memory_is_saved_loaded_and_exported(layers, tmp_path):
     with memory_group(LIMIT) as group:
         found = json.loads(run_within(group, str(tmp_path / "w"), str(layers), "1024", str(SHARD)))
     assert found["size"] > 50_000_000 * layers

@@ -1,7 +1,5 @@
 """Packages in an object store: all that folders can do, against a real server."""
 
-from __future__ import annotations
-
 import json
 import tracemalloc
 from collections.abc import Callable
@@ -35,10 +33,9 @@ from standfast.packages.remote.folder import FORMAT, SAVES, RemoteFolder, Remote
 from standfast.store import Store
 from standfast.store.remote.client import Client, Meta, Tag
 from tests.kit.cli import call
-from tests.kit.object_store.faults import Answer, Call, DropAnswer, Fault, Rule
+from tests.kit.object_store.faults import Answer, Call, DropAnswer, Rule
 from tests.kit.object_store.messages import Request
 from tests.kit.object_store.proxy import Proxy
-from tests.kit.seams import Seams
 from tests.packages import hugging
 from tests.packages.saved_packages import PARAMETERS, make_foreign, make_package
 from tests.packages.stored_models import TINY, bits, model
@@ -82,7 +79,7 @@ def change(url: str, name: str, changed: Callable[[bytes], bytes]) -> None:
 @pytest.mark.parametrize(
     "options", [{}, {"max_shard_size": 20_000}, {"quantize": "int8"}], ids=["one", "shards", "int8"]
 )
-def test_a_package_is_as_from_a_folder(url: str, tmp_path: Path, options: dict[str, Any]) -> None:
+def test_a_package_is_as_from_a_folder(url, tmp_path, options):
     save(url, **options)
     save(str(tmp_path / "recipes"), **options)
     loaded, tokenizer, config, state = load_model_folder(url)
@@ -95,7 +92,7 @@ def test_a_package_is_as_from_a_folder(url: str, tmp_path: Path, options: dict[s
     assert verify_package(url) == verify_package(tmp_path / "recipes")
 
 
-def test_weights_that_cannot_be_mapped_are_read(url: str) -> None:
+def test_weights_that_cannot_be_mapped_are_read(url):
     save(url)
     loaded, config = load_model_mmaped(url)
     assert bits(loaded) == bits(model(1))
@@ -105,7 +102,7 @@ def test_weights_that_cannot_be_mapped_are_read(url: str) -> None:
     assert bits(single) == bits(model(1))
 
 
-def test_a_large_object_is_uploaded_in_parts(url: str, proxy: Proxy, seams: Seams) -> None:
+def test_a_large_object_is_uploaded_in_parts(url, proxy, seams):
     seams.bound("part of an uploaded package", 5 << 20)
     config = TINY.changed(vocab_size=100_000)
     large = model(1, config)
@@ -116,7 +113,7 @@ def test_a_large_object_is_uploaded_in_parts(url: str, proxy: Proxy, seams: Seam
     assert found == config
 
 
-def test_the_configuration_may_lie_beside_the_object(url: str) -> None:
+def test_the_configuration_may_lie_beside_the_object(url):
     save_model(model(1).state_dict(), f"{url}/weights.safetensors")
     with pytest.raises(errors.MissingFile, match=r"config\.json.*weights\.json"):
         load_model(f"{url}/weights.safetensors")
@@ -124,7 +121,7 @@ def test_the_configuration_may_lie_beside_the_object(url: str) -> None:
     assert bits(load_model(f"{url}/weights.safetensors")[0]) == bits(model(1))
 
 
-def test_parameters_are_saved_and_filled_in_place(url: str) -> None:
+def test_parameters_are_saved_and_filled_in_place(url):
     made = model(1)
     VarMap(made).save(f"{url}/before.safetensors")
     other = model(2)
@@ -132,7 +129,7 @@ def test_parameters_are_saved_and_filled_in_place(url: str) -> None:
     assert bits(other) == bits(made)
 
 
-def test_the_other_files_are_read_by_their_urls(url: str) -> None:
+def test_the_other_files_are_read_by_their_urls(url):
     info = GenerationInfo("recipes", "tiny", creation_date="2026-03-01T12:00:00+00:00")
     dataset = DatasetInfo.of_texts(["one text", "another"])
     save(url, generation_info=info, dataset=dataset)
@@ -143,7 +140,7 @@ def test_the_other_files_are_read_by_their_urls(url: str) -> None:
     assert files(inside(f"{url}_2"))["tokenizer.json"] == files(inside(url))["tokenizer.json"]
 
 
-def test_packages_are_listed_the_newest_first(bucket_url: str, tmp_path: Path) -> None:
+def test_packages_are_listed_the_newest_first(bucket_url, tmp_path):
     info = GenerationInfo("recipes", "small", creation_date="2026-03-01T12:00:00+00:00")
     put_package(f"{bucket_url}/new", make_package(tmp_path / "new", info))
     put_package(f"{bucket_url}/old_20250101_120000", make_package(tmp_path / "old"))
@@ -158,7 +155,7 @@ def test_packages_are_listed_the_newest_first(bucket_url: str, tmp_path: Path) -
     assert (old.name, old.integrity) == ("old_20250101_120000", "whole")
 
 
-def test_the_path_of_a_listed_package_is_taken_by_all(bucket_url: str) -> None:
+def test_the_path_of_a_listed_package_is_taken_by_all(bucket_url):
     url = f"{bucket_url}/recipes"
     save(url)
     [info], [alone] = list_saved_models(bucket_url), list_saved_models(url)
@@ -168,7 +165,7 @@ def test_the_path_of_a_listed_package_is_taken_by_all(bucket_url: str) -> None:
     assert Config.load(info.path / "config.json").n_embd == TINY.n_embd
 
 
-def test_a_foreign_package_is_unverified_and_loads_with_a_warning(url: str, tmp_path: Path) -> None:
+def test_a_foreign_package_is_unverified_and_loads_with_a_warning(url, tmp_path):
     put_package(url, make_foreign(tmp_path / "gpt2"))
     [info] = list_saved_models(url)
     assert (info.integrity, info.parameters) == ("unverified", PARAMETERS)
@@ -178,7 +175,7 @@ def test_a_foreign_package_is_unverified_and_loads_with_a_warning(url: str, tmp_
         load_model_folder(f"{url}_own")
 
 
-def test_a_checkpoint_is_exported_from_one_url_to_another(bucket_url: str, url: str) -> None:
+def test_a_checkpoint_is_exported_from_one_url_to_another(bucket_url, url):
     store = Store(bucket_url)
     run = store.run("gpt", hp={"lr": 1})
     save_to_store(run, 3, model(1), hugging.byte_level_bpe(), TINY, metrics={"loss": 2.5})
@@ -187,7 +184,7 @@ def test_a_checkpoint_is_exported_from_one_url_to_another(bucket_url: str, url: 
     assert bits(load_model_folder(url)[0]) == bits(model(1))
 
 
-def test_a_list_fetches_headers_only(bucket_url: str, tmp_path: Path, proxy: Proxy) -> None:
+def test_a_list_fetches_headers_only(bucket_url, tmp_path, proxy):
     config = Config(vocab_size=20_000, n_positions=8, n_embd=64, n_layer=1, n_head=2)
     folder = make_package(tmp_path / "large", config=config)
     assert (folder / "model.safetensors").stat().st_size > 5_000_000
@@ -199,9 +196,7 @@ def test_a_list_fetches_headers_only(bucket_url: str, tmp_path: Path, proxy: Pro
     assert proxy.requests.total() <= 1 + 2 * 5
 
 
-def test_a_load_fetches_little_more_than_the_package(
-    url: str, tmp_path: Path, proxy: Proxy
-) -> None:
+def test_a_load_fetches_little_more_than_the_package(url, tmp_path, proxy):
     config = TINY.changed(vocab_size=30_000)
     save_model_folder(model(1, config), hugging.byte_level_bpe(), config, url, max_shard_size=1e6)
     size = sum(map(len, files(url).values()))
@@ -212,7 +207,7 @@ def test_a_load_fetches_little_more_than_the_package(
         assert proxy.requests.total() < 3 * len(files(url))
 
 
-def test_verifying_part_by_part_names_all_damaged_tensors(url: str, seams: Seams) -> None:
+def test_verifying_part_by_part_names_all_damaged_tensors(url, seams):
     config = TINY.changed(n_embd=128, n_layer=6)
     save_model_folder(model(1, config), hugging.byte_level_bpe(), config, url)
     seams.bound("part of a check", 500_000)
@@ -239,7 +234,7 @@ def with_flips(data: bytes, *places: int) -> bytes:
 
 
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors"])
-def test_a_missing_or_damaged_file_is_named(url: str, name: str) -> None:
+def test_a_missing_or_damaged_file_is_named(url, name):
     save(url)
     content = Client(inside(url)).get(name)
     for changed, error in (
@@ -260,7 +255,7 @@ def test_a_missing_or_damaged_file_is_named(url: str, name: str) -> None:
         assert name in info.problem or not is_seen
 
 
-def test_an_index_leads_nowhere_else(url: str) -> None:
+def test_an_index_leads_nowhere_else(url):
     save(url, max_shard_size=20_000)
     Client(inside(url)).delete(["manifest.json"])
     for start in ("../other/", "/", "s3://elsewhere/"):
@@ -272,7 +267,7 @@ def test_an_index_leads_nowhere_else(url: str) -> None:
         assert list_saved_models(url)[0].integrity == "broken"
 
 
-def test_a_pickle_is_refused(url: str) -> None:
+def test_a_pickle_is_refused(url):
     save(url)
     Client(inside(url)).put("notes.txt", b"\x80\x04K\x01.")
     with pytest.raises(errors.RefusedPickle, match=r"notes\.txt"):
@@ -280,7 +275,7 @@ def test_a_pickle_is_refused(url: str) -> None:
     load_model_folder(url, ignore_pickles=True)
 
 
-def test_where_nothing_is_nothing_is_found(url: str) -> None:
+def test_where_nothing_is_nothing_is_found(url):
     for look in (list_saved_models, load_model_folder, verify_package, load_model_mmaped):
         with pytest.raises(errors.MissingFile, match="recipes"):
             look(url)
@@ -288,7 +283,7 @@ def test_where_nothing_is_nothing_is_found(url: str) -> None:
         load_model(f"{url}/model.safetensors")
 
 
-def test_wrong_credentials_are_not_shown(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_credentials_are_not_shown(url, monkeypatch):
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "not-the-secret-at-all")
     for look in (list_saved_models, load_model_folder, verify_package, save):
         with pytest.raises(errors.FileError, match="credentials") as caught:
@@ -297,7 +292,7 @@ def test_wrong_credentials_are_not_shown(url: str, monkeypatch: pytest.MonkeyPat
         assert not isinstance(caught.value, errors.MissingFile)
 
 
-def test_a_server_that_does_not_answer_breaks_no_package(url: str, proxy: Proxy) -> None:
+def test_a_server_that_does_not_answer_breaks_no_package(url, proxy):
     save(url)
     proxy.rule(Answer(403), lambda request: "config.json" in request.path, times=None)
     [info] = list_saved_models(url)
@@ -307,7 +302,7 @@ def test_a_server_that_does_not_answer_breaks_no_package(url: str, proxy: Proxy)
         load_model_folder(url)
 
 
-def test_names_that_lead_elsewhere_are_not_listed() -> None:
+def test_names_that_lead_elsewhere_are_not_listed():
     class Odd(Client):
         def list(self, prefix: str = "", deep: bool = True) -> Any:
             meta = Meta(1, Tag("tag"), 0.0)
@@ -318,7 +313,7 @@ def test_names_that_lead_elsewhere_are_not_listed() -> None:
     assert folder.folders == ["x"]
 
 
-def test_a_package_is_replaced_and_what_is_not_of_it_stays(url: str) -> None:
+def test_a_package_is_replaced_and_what_is_not_of_it_stays(url):
     save(url, 1, max_shard_size=20_000)
     Client(url).put("README.md", b"mine")
     save(url, 2)
@@ -327,7 +322,7 @@ def test_a_package_is_replaced_and_what_is_not_of_it_stays(url: str) -> None:
     assert not any("-of-" in name for name in files(url))
 
 
-def test_files_of_others_are_not_overwritten(url: str) -> None:
+def test_files_of_others_are_not_overwritten(url):
     client = Client(url)
     client.put("config.json", b"{}")
     client.put("merges.txt", b"a b")
@@ -336,7 +331,7 @@ def test_files_of_others_are_not_overwritten(url: str) -> None:
     assert files(url) == {"config.json": b"{}", "merges.txt": b"a b"}
 
 
-def test_a_manifest_leads_nowhere_else_and_deletes_nothing_there(url: str) -> None:
+def test_a_manifest_leads_nowhere_else_and_deletes_nothing_there(url):
     save(f"{url}_other")
     names = ["../recipes_other/manifest.json", "..", "", "/etc/passwd", "old.txt", 7]
     said = {"format": FORMAT, "folder": "0123456789abcdef", "replaced": names}
@@ -374,8 +369,8 @@ def changes_state(request: Request) -> bool:
     ],
 )
 def test_a_save_that_ends_at_any_request_leaves_the_old_package_or_the_new(
-    bucket_url: str, tmp_path: Path, before: str, fault: Fault, proxy: Proxy
-) -> None:
+    bucket_url, tmp_path, before, fault, proxy
+):
     """From one request on, none reaches the server, as if the program had been killed there."""
     folder = tmp_path / "plain"
     save_model_folder(model(1), hugging.byte_level_bpe(), TINY, folder, max_shard_size=20_000)
@@ -411,7 +406,7 @@ def test_a_save_that_ends_at_any_request_leaves_the_old_package_or_the_new(
     assert bits(load_model_folder(url)[0]) == bits(model(2))
 
 
-def test_a_save_that_fails_leaves_nothing_of_it(url: str, proxy: Proxy) -> None:
+def test_a_save_that_fails_leaves_nothing_of_it(url, proxy):
     for seed in (None, 1):
         if seed is not None:
             save(url, seed)
@@ -423,7 +418,7 @@ def test_a_save_that_fails_leaves_nothing_of_it(url: str, proxy: Proxy) -> None:
         assert files(url) == there
 
 
-def test_a_copy_on_this_machine_says_where_the_package_is(url: str, tmp_path: Path) -> None:
+def test_a_copy_on_this_machine_says_where_the_package_is(url, tmp_path):
     save(url)
     for name, data in files(url).items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -434,7 +429,7 @@ def test_a_copy_on_this_machine_says_where_the_package_is(url: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize("at", ["model.safetensors", "tokenizer_config.json"])
-def test_of_two_saves_at_once_one_is_refused(url: str, at: str, proxy: Proxy) -> None:
+def test_of_two_saves_at_once_one_is_refused(url, at, proxy):
     during(proxy, "PUT", at, lambda: save(url, 2), late=True)
     other = TINY.changed(resid_pdrop=0.5)
     with pytest.raises(errors.AlreadyExists):
@@ -443,7 +438,7 @@ def test_of_two_saves_at_once_one_is_refused(url: str, at: str, proxy: Proxy) ->
 
 
 @pytest.mark.parametrize("verify", [True, False], ids=["verified", "not verified"])
-def test_a_package_that_is_replaced_is_read_again(url: str, verify: bool, proxy: Proxy) -> None:
+def test_a_package_that_is_replaced_is_read_again(url, verify, proxy):
     save(url, 1, max_shard_size=20_000)
     name = "model-00002-of-00003.safetensors"
     rule = during(proxy, "GET", name, lambda: save(url, 2, max_shard_size=20_000))
@@ -452,7 +447,7 @@ def test_a_package_that_is_replaced_is_read_again(url: str, verify: bool, proxy:
     assert rule.fired.is_set()
 
 
-def test_a_package_that_is_replaced_is_listed_again(url: str, proxy: Proxy) -> None:
+def test_a_package_that_is_replaced_is_listed_again(url, proxy):
     save(url, 1, max_shard_size=20_000)
     rule = during(proxy, "GET", "config.json", lambda: save(url, 2, max_shard_size=20_000))
     [info] = list_saved_models(url)
@@ -468,14 +463,14 @@ def during(
     return proxy.rule(call, lambda each: each.method == method and each.path.endswith(f"/{name}"))
 
 
-def test_a_path_does_not_stand_for_a_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_path_does_not_stand_for_a_url(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(errors.BadOption):
         save(Path("s3://bucket/models"))  # type: ignore[arg-type]
     assert list(tmp_path.iterdir()) == []
 
 
-def test_archives_stay_on_this_machine(url: str, tmp_path: Path) -> None:
+def test_archives_stay_on_this_machine(url, tmp_path):
     folder = make_package(tmp_path / "gpt")
     for action in (
         lambda: pack(url),
@@ -509,7 +504,7 @@ PLACES: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("url", SECRETS, ids=range(len(SECRETS)))
-def test_a_secret_in_a_url_is_in_no_error(url: str) -> None:
+def test_a_secret_in_a_url_is_in_no_error(url):
     for name, use in PLACES.items():
         with pytest.raises(errors.BadOption) as caught:
             use(url)
@@ -519,13 +514,13 @@ def test_a_secret_in_a_url_is_in_no_error(url: str) -> None:
             error = error.__cause__ or error.__context__
 
 
-def test_a_file_url_is_a_folder(tmp_path: Path) -> None:
+def test_a_file_url_is_a_folder(tmp_path):
     make_package(tmp_path / "my models" / "gpt")
     [info] = list_saved_models(f"file://{tmp_path}/my%20models")
     assert (info.path, info.integrity) == (tmp_path / "my models" / "gpt", "whole")
 
 
-def test_commands_list_show_and_verify_a_package(bucket_url: str) -> None:
+def test_commands_list_show_and_verify_a_package(bucket_url):
     url, above = f"{bucket_url}/recipes_20261116_120000", bucket_url
     save(url)
     done = call("models", above)
@@ -550,7 +545,7 @@ def test_commands_list_show_and_verify_a_package(bucket_url: str) -> None:
     assert call("verify", f"{url}_gone").code != 0
 
 
-def test_the_command_exports_a_checkpoint(bucket_url: str) -> None:
+def test_the_command_exports_a_checkpoint(bucket_url):
     run = Store(bucket_url).run("gpt", hp={"lr": 1})
     save_to_store(run, 3, model(1), hugging.byte_level_bpe(), TINY)
     target = f"{bucket_url}/exported/gpt"
@@ -565,7 +560,7 @@ def test_the_command_exports_a_checkpoint(bucket_url: str) -> None:
     assert call(*command, "--yes").code == 0
 
 
-def test_commands_show_no_password_of_a_url() -> None:
+def test_commands_show_no_password_of_a_url():
     for command in ("pack", "unpack", "show", "verify", "models"):
         done = call(command, "s3://AKIA:HIDDEN@bucket/x.tar.gz")
         assert done.code != 0

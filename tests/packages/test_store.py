@@ -1,7 +1,5 @@
 """Packages in a store: what is saved, what is written of it, what is refused."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -40,7 +38,7 @@ def run(store: Store) -> Run:
     return store.run("gpt")
 
 
-def test_the_state_is_the_weights_and_the_files(run: Run) -> None:
+def test_the_state_is_the_weights_and_the_files(run):
     made = model()
     dataset, info = DatasetInfo.of_texts(["one", "two"]), GenerationInfo("recipes", "small")
     more: Any = {"dataset": dataset, "generation_info": info, "metrics": {"loss": 2.5}, "epoch": 1}
@@ -61,14 +59,14 @@ def test_the_state_is_the_weights_and_the_files(run: Run) -> None:
     assert len(found.files) == 5
 
 
-def test_the_state_fills_the_model_again(run: Run) -> None:
+def test_the_state_fills_the_model_again(run):
     save_to_store(run, 1, model(1), TOKENIZER, TINY)
     other = model(2)
     run.load(1, into={"model": other.state_dict()}, strict=False)
     assert bits(other) == bits(model(1))
 
 
-def test_a_step_is_replaced_only_if_told(run: Run) -> None:
+def test_a_step_is_replaced_only_if_told(run):
     save_to_store(run, 1, model(1), TOKENIZER, TINY, best=True)
     with pytest.raises(errors.StepExists):
         save_to_store(run, 1, model(2), TOKENIZER, TINY)
@@ -76,7 +74,7 @@ def test_a_step_is_replaced_only_if_told(run: Run) -> None:
     assert bits(run.load(1)["model"]) == bits(model(2))
 
 
-def test_a_fine_tune_of_the_last_layer_writes_the_last_layer(run: Run) -> None:
+def test_a_fine_tune_of_the_last_layer_writes_the_last_layer(run):
     config = Config.small(vocab_size=1000, n_positions=256)
     made = model(config=config)
     whole = bytes_written(run, lambda: save_to_store(run, 1, made, TOKENIZER, config))
@@ -95,14 +93,14 @@ def test_a_fine_tune_of_the_last_layer_writes_the_last_layer(run: Run) -> None:
     assert bits(run.load(2)["model"]) == bits(made)
 
 
-def test_a_wrapped_model_is_saved_under_its_own_names_and_with_its_configuration(run: Run) -> None:
+def test_a_wrapped_model_is_saved_under_its_own_names_and_with_its_configuration(run):
     made = model()
     package = stored_package(save_to_store(run, 1, torch.nn.DataParallel(made), TOKENIZER))
     assert package.config == TINY.as_dict()
     assert bits(run.load(1)["model"]) == bits(made)
 
 
-def test_weights_without_their_configuration_are_refused_before_anything_is_saved(run: Run) -> None:
+def test_weights_without_their_configuration_are_refused_before_anything_is_saved(run):
     with pytest.raises(errors.StateMismatch, match=r"h\.2\.ln_1\.weight"):
         save_to_store(run, 1, model(), TOKENIZER, TINY.changed(n_layer=3))
     with pytest.raises(errors.BadOption, match="Config"):
@@ -110,7 +108,7 @@ def test_weights_without_their_configuration_are_refused_before_anything_is_save
     assert run.checkpoints() == []
 
 
-def test_another_checkpoint_is_no_package_and_a_later_one_is_refused(run: Run) -> None:
+def test_another_checkpoint_is_no_package_and_a_later_one_is_refused(run):
     others = [{"model": {}}, {"package": "box"}, {"package": {"format": "mine"}}, [1, 2]]
     for step, state in enumerate(others):
         assert stored_package(run.save(step, state)) is None
@@ -119,7 +117,7 @@ def test_another_checkpoint_is_no_package_and_a_later_one_is_refused(run: Run) -
         stored_package(checkpoint)
 
 
-def test_what_no_package_has_is_refused(run: Run) -> None:
+def test_what_no_package_has_is_refused(run):
     byte = np.zeros(1, np.uint8)
     for step, package in enumerate(
         [
@@ -138,14 +136,14 @@ def test_what_no_package_has_is_refused(run: Run) -> None:
             stored_package(checkpoint)
 
 
-def test_a_damaged_file_is_named(run: Run) -> None:
+def test_a_damaged_file_is_named(run):
     checkpoint = save_to_store(run, 1, model(), TOKENIZER, TINY)
     flip_in(run.store, "gpt@1", "package.files.tokenizer.json")
     with pytest.raises(errors.DigestMismatch, match=r"package\.files\.tokenizer\.json"):
         stored_package(checkpoint)
 
 
-def test_what_was_saved_comes_out_bit_for_bit(run: Run, tmp_path: Path) -> None:
+def test_what_was_saved_comes_out_bit_for_bit(run, tmp_path):
     made = model()
     checkpoint = save_to_store(run, 1, made, TOKENIZER, TINY)
     export(checkpoint, tmp_path / "package")
@@ -156,7 +154,7 @@ def test_what_was_saved_comes_out_bit_for_bit(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["state dict", "nested", "wrapped", "checkpointer"])
-def test_any_checkpoint_with_weights_becomes_a_package(how: str, run: Run, tmp_path: Path) -> None:
+def test_any_checkpoint_with_weights_becomes_a_package(how, run, tmp_path):
     made = model()
     weights: dict[str, Any] = dict(made.state_dict())
     if how == "nested":
@@ -175,7 +173,7 @@ def test_any_checkpoint_with_weights_becomes_a_package(how: str, run: Run, tmp_p
     assert bits(load_model_folder(tmp_path / "package")[0]) == bits(made)
 
 
-def test_another_part_or_the_whole_state_may_be_the_weights(run: Run, tmp_path: Path) -> None:
+def test_another_part_or_the_whole_state_may_be_the_weights(run, tmp_path):
     parts = run.save(1, {"net": model(1).state_dict(), "ema": model(2).state_dict()})
     whole = run.save(2, dict(model(3).state_dict()))
     for checkpoint, part, seed in ((parts, "ema", 2), (whole, None, 3)):
@@ -185,7 +183,7 @@ def test_another_part_or_the_whole_state_may_be_the_weights(run: Run, tmp_path: 
         assert bits(load_model_folder(tmp_path / str(part))[0]) == bits(model(seed))
 
 
-def test_an_output_layer_is_written_once_and_never_lost(run: Run, tmp_path: Path) -> None:
+def test_an_output_layer_is_written_once_and_never_lost(run, tmp_path):
     given: Any = {"config": TINY, "tokenizer": TOKENIZER}
     weights = dict(model().state_dict())
     weights["lm_head.weight"] = weights["wte.weight"].clone()
@@ -196,7 +194,7 @@ def test_an_output_layer_is_written_once_and_never_lost(run: Run, tmp_path: Path
         export(run.save(2, {"model": dict(untied)}), tmp_path / "other", **given)
 
 
-def test_a_model_of_another_kind_keeps_its_names(run: Run, tmp_path: Path) -> None:
+def test_a_model_of_another_kind_keeps_its_names(run, tmp_path):
     weights = {"model.embed_tokens.weight": torch.arange(6.0).reshape(2, 3)}
     checkpoint = run.save(1, {"model": weights})
     llama = {"model_type": "llama"}
@@ -204,13 +202,13 @@ def test_a_model_of_another_kind_keeps_its_names(run: Run, tmp_path: Path) -> No
     assert bits(standfast.load(tmp_path / "package" / "model.safetensors")) == bits(weights)
 
 
-def test_a_model_is_exported_without_a_store(tmp_path: Path) -> None:
+def test_a_model_is_exported_without_a_store(tmp_path):
     made = model()
     export(made, tmp_path / "package", tokenizer=TOKENIZER)
     assert bits(load_model_folder(tmp_path / "package")[0]) == bits(made)
 
 
-def test_a_checkpoint_goes_by_a_ref(store: Store, run: Run, tmp_path: Path) -> None:
+def test_a_checkpoint_goes_by_a_ref(store, run, tmp_path):
     for step in (1, 2, 3):
         save_to_store(run, step, model(step), TOKENIZER, TINY, best=step == 2)
     run.checkpoint(1).tag("paper")
@@ -233,7 +231,7 @@ def test_a_checkpoint_goes_by_a_ref(store: Store, run: Run, tmp_path: Path) -> N
     assert not (tmp_path / "nothing").exists()
 
 
-def test_a_configuration_and_a_tokenizer_may_be_files(run: Run, tmp_path: Path) -> None:
+def test_a_configuration_and_a_tokenizer_may_be_files(run, tmp_path):
     paths: Any = {"config": tmp_path / "config.json", "tokenizer": tmp_path / "tokenizer.json"}
     TINY.save(paths["config"])
     TOKENIZER.save(str(paths["tokenizer"]))
@@ -248,7 +246,7 @@ def test_a_configuration_and_a_tokenizer_may_be_files(run: Run, tmp_path: Path) 
     assert (tokenizer.to_str(), config.as_dict()) == (TOKENIZER.to_str(), TINY.as_dict())
 
 
-def test_what_is_given_goes_before_what_was_saved(run: Run, tmp_path: Path) -> None:
+def test_what_is_given_goes_before_what_was_saved(run, tmp_path):
     more: Any = {"dataset": DatasetInfo.of_texts(["saved"])}
     more["generation_info"] = GenerationInfo("saved")
     checkpoint = save_to_store(run, 1, model(), TOKENIZER, TINY, **more)
@@ -269,7 +267,7 @@ def test_what_is_given_goes_before_what_was_saved(run: Run, tmp_path: Path) -> N
     assert (tokenizer.get_vocab_size(), config.resid_pdrop) == (290, 0.25)
 
 
-def test_checkpoints_that_make_no_sound_package_are_refused(run: Run, tmp_path: Path) -> None:
+def test_checkpoints_that_make_no_sound_package_are_refused(run, tmp_path):
     twice = run.save(1, {"model": {**model(1).state_dict(), "_orig_mod.ln_f.bias": torch.ones(16)}})
     files = {"tokenizer.json": np.frombuffer(b'{"model": 7}', np.uint8)}
     package = {"format": "standfast package 1", "config": TINY.as_dict(), "files": files}
@@ -286,7 +284,7 @@ def test_checkpoints_that_make_no_sound_package_are_refused(run: Run, tmp_path: 
         assert not (tmp_path / "package").exists()
 
 
-def test_the_manifest_knows_the_checkpoint(run: Run, tmp_path: Path) -> None:
+def test_the_manifest_knows_the_checkpoint(run, tmp_path):
     metrics = {"loss": 2.5, "worst": float("nan")}
     checkpoint = save_to_store(run, 7, model(), TOKENIZER, TINY, metrics=metrics, epoch=2)
     manifest = export(checkpoint, tmp_path / "package")
@@ -305,7 +303,7 @@ def test_the_manifest_knows_the_checkpoint(run: Run, tmp_path: Path) -> None:
     assert "python" in manifest.provenance
 
 
-def test_shards_and_quantized_weights(run: Run, tmp_path: Path) -> None:
+def test_shards_and_quantized_weights(run, tmp_path):
     made = model()
     checkpoint = save_to_store(run, 1, made, TOKENIZER, TINY)
     sharded = export(checkpoint, tmp_path / "sharded", max_shard_size="10kB")
@@ -318,7 +316,7 @@ def test_shards_and_quantized_weights(run: Run, tmp_path: Path) -> None:
     assert not torch.equal(weight, made.wte.weight)
 
 
-def test_a_damaged_tensor_is_named_and_nothing_left(store: Store, run: Run, tmp_path: Path) -> None:
+def test_a_damaged_tensor_is_named_and_nothing_left(store, run, tmp_path):
     checkpoint = save_to_store(run, 1, model(), TOKENIZER, TINY)
     flip_in(store, "gpt@1", "model.h.1.mlp.c_fc.weight")
     with pytest.raises(errors.DigestMismatch, match=r"h\.1\.mlp\.c_fc\.weight"):
@@ -339,7 +337,7 @@ def _read(checkpoint: Checkpoint, part: str | None = None) -> dict[str, bytes]:
     return found
 
 
-def test_a_tensor_in_several_files_is_put_together(run: Run) -> None:
+def test_a_tensor_in_several_files_is_put_together(run):
     tensor = chunks(1, 2, 3)[: 2 * CHUNK + 12_345]
     run.save(1, {"x": tensor})
     tensor[CHUNK] ^= 1
@@ -348,14 +346,14 @@ def test_a_tensor_in_several_files_is_put_together(run: Run) -> None:
     assert _read(checkpoint) == {"x": tensor.tobytes()}
 
 
-def test_views_of_other_tensors_are_read_as_they_were(run: Run) -> None:
+def test_views_of_other_tensors_are_read_as_they_were(run):
     base = np.arange(600_000.0).reshape(600, 1000)
     state = {"base": base, "tied": base, "turned": base.T, "rows": base[100:200]}
     expected = {name: np.ascontiguousarray(array).tobytes() for name, array in state.items()}
     assert _read(run.save(1, state)) == expected
 
 
-def test_after_damage_a_source_does_not_give_what_it_held(store: Store, run: Run) -> None:
+def test_after_damage_a_source_does_not_give_what_it_held(store, run):
     state = {"a": chunks(1), "b": chunks(2)}
     checkpoint = run.save(1, state)
     flip_in(store, "gpt@1", "b")

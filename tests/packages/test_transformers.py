@@ -1,7 +1,5 @@
 """A package and the Transformers library: each opens what the other saved, to the last bit."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -62,9 +60,7 @@ CASES = kept(
 
 
 @pytest.mark.parametrize(("variant", "max_shard_size"), CASES)
-def test_transformers_computes_the_same_with_ours(
-    tmp_path: Path, variant: str, max_shard_size: str
-) -> None:
+def test_transformers_computes_the_same_with_ours(tmp_path, variant, max_shard_size):
     config = CONFIG.changed(**VARIANTS[variant])
     made = model(3, config).eval()
     folder = tmp_path / "package"
@@ -81,9 +77,7 @@ def test_transformers_computes_the_same_with_ours(
 
 @pytest.mark.parametrize(("variant", "max_shard_size"), CASES)
 @pytest.mark.filterwarnings("ignore::standfast.errors.NotVerified")
-def test_ours_computes_the_same_with_theirs(
-    tmp_path: Path, variant: str, max_shard_size: str
-) -> None:
+def test_ours_computes_the_same_with_theirs(tmp_path, variant, max_shard_size):
     sizes = {"vocab_size": 300, "n_embd": 48, "n_layer": 3, "n_head": 4}
     theirs = hugging.model(5, **sizes | VARIANTS[variant])
     folder = _saved_by_transformers(theirs, tmp_path / "theirs", max_shard_size=max_shard_size)
@@ -94,7 +88,7 @@ def test_ours_computes_the_same_with_theirs(
     assert bits(load_model_mmaped(folder)[0]) == bits(ours)
 
 
-def test_what_holds_no_digests_is_loaded_with_a_warning(tmp_path: Path) -> None:
+def test_what_holds_no_digests_is_loaded_with_a_warning(tmp_path):
     folder = _saved_by_transformers(hugging.model(), tmp_path / "theirs")
     with pytest.warns(errors.NotVerified, match=r"manifest\.json") as caught:
         loaded, *_ = load_model_folder(folder)
@@ -103,7 +97,7 @@ def test_what_holds_no_digests_is_loaded_with_a_warning(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_a_model_of_transformers_is_saved_as_a_package(tmp_path: Path, tied: bool) -> None:
+def test_a_model_of_transformers_is_saved_as_a_package(tmp_path, tied):
     theirs = hugging.model(2, tie_word_embeddings=tied)
     save_model_folder(theirs, hugging.byte_level_bpe(), theirs.config, tmp_path / "package")
     again = _theirs(tmp_path / "package")
@@ -115,7 +109,7 @@ def test_a_model_of_transformers_is_saved_as_a_package(tmp_path: Path, tied: boo
     assert config.others["summary_type"] == "cls_index"  # what we do not use is kept
 
 
-def test_a_whole_class_may_be_saved_from_its_state_dict(tmp_path: Path) -> None:
+def test_a_whole_class_may_be_saved_from_its_state_dict(tmp_path):
     theirs = hugging.model(4)
     state = {name: value.clone() for name, value in theirs.state_dict().items()}
     config = theirs.config.to_dict()
@@ -127,7 +121,7 @@ def test_a_whole_class_may_be_saved_from_its_state_dict(tmp_path: Path) -> None:
     assert not (tmp_path / "other").exists()
 
 
-def test_both_generate_the_same_tokens_where_nothing_is_drawn(tmp_path: Path) -> None:
+def test_both_generate_the_same_tokens_where_nothing_is_drawn(tmp_path):
     made = model(3, CONFIG)
     save_model_folder(made, hugging.byte_level_bpe(), CONFIG, tmp_path / "package")
     theirs = _theirs(tmp_path / "package")
@@ -137,7 +131,7 @@ def test_both_generate_the_same_tokens_where_nothing_is_drawn(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("kind", hugging.TOKENIZERS)
-def test_the_tokenizer_gives_the_same_ids_everywhere(tmp_path: Path, kind: str) -> None:
+def test_the_tokenizer_gives_the_same_ids_everywhere(tmp_path, kind):
     tokenizer = hugging.TOKENIZERS[kind]()
     save_model_folder(model(), tokenizer, None, tmp_path / "package")
     theirs = hugging.transformers().AutoTokenizer.from_pretrained(tmp_path / "package")
@@ -148,7 +142,7 @@ def test_the_tokenizer_gives_the_same_ids_everywhere(tmp_path: Path, kind: str) 
     assert ours.to_str() == saved.to_str()
 
 
-def test_the_index_is_the_one_that_transformers_writes(tmp_path: Path) -> None:
+def test_the_index_is_the_one_that_transformers_writes(tmp_path):
     theirs = hugging.model(1, tie_word_embeddings=False)
     hugging.save(theirs, tmp_path / "theirs", max_shard_size="5KB")
     save_model_folder(
@@ -167,7 +161,7 @@ def _saved_by_transformers(made: Any, folder: Path, **options: Any) -> Path:
 
 
 @pytest.mark.filterwarnings("ignore::standfast.errors.NotVerified")
-def test_an_output_layer_in_the_file_is_not_lost_to_the_configuration(tmp_path: Path) -> None:
+def test_an_output_layer_in_the_file_is_not_lost_to_the_configuration(tmp_path):
     theirs = hugging.model(1)  # a model that was tied, and whose output layer was then trained
     theirs.lm_head.weight = torch.nn.Parameter(theirs.lm_head.weight.detach() + 1)
     folder = _saved_by_transformers(theirs, tmp_path / "theirs")
@@ -180,7 +174,7 @@ def test_an_output_layer_in_the_file_is_not_lost_to_the_configuration(tmp_path: 
 
 
 @pytest.mark.filterwarnings("ignore::standfast.errors.NotVerified")
-def test_an_output_layer_that_is_the_embedding_is_tied_again(tmp_path: Path) -> None:
+def test_an_output_layer_that_is_the_embedding_is_tied_again(tmp_path):
     folder = _saved_by_transformers(hugging.model(1), tmp_path / "theirs")
     weights = standfast.load(folder / "model.safetensors", verify=False)
     weights["lm_head.weight"] = weights["transformer.wte.weight"]

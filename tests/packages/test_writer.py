@@ -1,7 +1,5 @@
 """A package takes the place of a package; what somebody else put into the folder is not touched."""
 
-from __future__ import annotations
-
 import os
 import stat
 from pathlib import Path
@@ -49,7 +47,7 @@ def _contents(tensor: Any) -> Contents:
 
 
 @pytest.mark.parametrize("is_package", [False, True])
-def test_a_file_of_another_program_is_not_mixed_in(is_package: bool, tmp_path: Path) -> None:
+def test_a_file_of_another_program_is_not_mixed_in(is_package, tmp_path):
     for name in IN_THE_WAY:
         if is_package and name in IN_EACH_PACKAGE:
             continue
@@ -65,7 +63,7 @@ def test_a_file_of_another_program_is_not_mixed_in(is_package: bool, tmp_path: P
         assert leftovers(folder) == []
 
 
-def test_a_folder_that_is_empty_or_has_other_files_becomes_a_package(tmp_path: Path) -> None:
+def test_a_folder_that_is_empty_or_has_other_files_becomes_a_package(tmp_path):
     for others in ({}, {"README.md": b"mine", "notes.json": b"{}"}):
         folder = tmp_path / str(len(others))
         folder.mkdir()
@@ -77,7 +75,7 @@ def test_a_folder_that_is_empty_or_has_other_files_becomes_a_package(tmp_path: P
         assert not (folder / "model.safetensors").exists()
 
 
-def test_all_that_the_manifest_names_goes_with_the_old_package(tmp_path: Path) -> None:
+def test_all_that_the_manifest_names_goes_with_the_old_package(tmp_path):
     folder = tmp_path / "gpt"
     tensor = source_of(np.ones((2, 2), np.float32))
     files = {"tokenizer.json": b"{}", "generation_config.json": b"{}", "dataset.txt": b"data"}
@@ -88,7 +86,7 @@ def test_all_that_the_manifest_names_goes_with_the_old_package(tmp_path: Path) -
     assert leftovers(folder) == []
 
 
-def test_without_a_sound_manifest_nothing_is_ours(tmp_path: Path) -> None:
+def test_without_a_sound_manifest_nothing_is_ours(tmp_path):
     folder = make_package(tmp_path / "gpt")
     assert own_files(folder)[-1] == "manifest.json"
     text = (folder / "manifest.json").read_bytes()
@@ -102,7 +100,7 @@ def test_without_a_sound_manifest_nothing_is_ours(tmp_path: Path) -> None:
     assert own_files(folder) == own_files(tmp_path / "nowhere") == []
 
 
-def test_the_current_folder_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_current_folder_stays(tmp_path, monkeypatch):
     folder = make_package(tmp_path / "gpt")
     before = read_tree(folder)
     monkeypatch.chdir(folder)
@@ -112,7 +110,7 @@ def test_the_current_folder_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert read_tree(folder) == before
 
 
-def test_files_of_a_package_keep_their_modes(tmp_path: Path) -> None:
+def test_files_of_a_package_keep_their_modes(tmp_path):
     folder = make_package(tmp_path / "gpt")
     for path in folder.iterdir():
         path.chmod(0o600)

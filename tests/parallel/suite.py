@@ -4,8 +4,6 @@ Each check is called on all ranks at once, with a communicator of its own that w
 seconds at most. To test another communicator, run `CHECKS` with it on 1, 2, 3 and 4 ranks.
 """
 
-from __future__ import annotations
-
 import errno
 import math
 from collections.abc import Callable

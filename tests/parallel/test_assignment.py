@@ -1,7 +1,5 @@
 """Who writes what: every box by one rank that holds it, and about as much on each."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from itertools import chain
@@ -77,9 +75,7 @@ def _worlds(draw: st.DrawFn) -> tuple[list[list[Box]], Sizes]:
 @settings(max_examples=150, deadline=None)
 @example(([[(0, 0, 0), (1, 0, 1)], [(1, 0, 1), (0, 0, 0)]], {(0, 0, 0): 0, (1, 0, 1): 1}))
 @example(([[(0, 0, 4)], [(0, 0, 4), (0, 0, 1)]], {(0, 0, 4): 1, (0, 0, 1): 1}))
-def test_every_box_is_written_by_one_rank_that_holds_it(
-    world: tuple[list[list[Box]], Sizes],
-) -> None:
+def test_every_box_is_written_by_one_rank_that_holds_it(world):
     ranks, sizes = world
     written = _written([_holding(boxes, sizes) for boxes in ranks])
     assert Counter(chain(*written)) == Counter(set(chain(*ranks)))
@@ -100,7 +96,7 @@ def _mixed(tensors: int, ranks: int) -> list[Holding]:
     return holdings
 
 
-def test_tensors_that_are_sharded_in_several_ways_are_spread_evenly() -> None:
+def test_tensors_that_are_sharded_in_several_ways_are_spread_evenly():
     holdings = _mixed(10_000, 64)
     answer = writers(holdings)
     assert sum(int(mask.sum()) for mask in answer) == 6_000 * 64 + 3_000 + 1_000 * 8
@@ -110,7 +106,7 @@ def test_tensors_that_are_sharded_in_several_ways_are_spread_evenly() -> None:
 
 @given(_worlds())
 @settings(max_examples=50, deadline=None)
-def test_a_holding_comes_back_from_its_bytes(world: tuple[list[list[Box]], Sizes]) -> None:
+def test_a_holding_comes_back_from_its_bytes(world):
     ranks, sizes = world
     for boxes in ranks:
         holding = _holding(boxes, sizes)
@@ -119,7 +115,7 @@ def test_a_holding_comes_back_from_its_bytes(world: tuple[list[list[Box]], Sizes
         assert [column.tolist() for column in back] == [column.tolist() for column in holding]
 
 
-def test_the_bytes_are_as_few_as_the_numbers_need() -> None:
+def test_the_bytes_are_as_few_as_the_numbers_need():
     small = _holding([(3, 0, 4), (200, 1, 9)])
     assert packed(small) == bytes([2, *[0] * 7, 1, 1, 1, 1, 3, 200, 0, 1, 4, 9, 16, 32])
     wide = _holding([(255, 256, 1 << 32)], {(255, 256, 1 << 32): 65535})
@@ -156,14 +152,14 @@ DAMAGED = {
 
 
 @pytest.mark.parametrize("data", DAMAGED.values(), ids=DAMAGED)
-def test_bytes_that_are_no_holding_are_refused(data: bytes) -> None:
+def test_bytes_that_are_no_holding_are_refused(data):
     with pytest.raises(BadField):
         unpacked(data)
 
 
 @given(st.binary(max_size=60) | st.binary(max_size=20).map(lambda tail: SMALL[:12] + tail))
 @settings(max_examples=100, deadline=None)
-def test_any_bytes_are_a_holding_or_are_refused(data: bytes) -> None:
+def test_any_bytes_are_a_holding_or_are_refused(data):
     try:
         holding = unpacked(data)
     except BadField:
@@ -181,18 +177,18 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("row", REFUSED.values(), ids=REFUSED)
-def test_boxes_that_cannot_be_are_not_packed(row: tuple[int, ...]) -> None:
+def test_boxes_that_cannot_be_are_not_packed(row):
     with pytest.raises(BadField):
         packed(Holding(*np.array([row], np.int64).T))
 
 
-def test_columns_of_several_lengths_are_not_packed() -> None:
+def test_columns_of_several_lengths_are_not_packed():
     holding = _holding([(0, 0, 1), (1, 0, 1)])
     with pytest.raises(BadField):
         packed(holding._replace(nbytes=holding.nbytes[:1]))
 
 
-def test_boxes_that_contradict_each_other_are_refused() -> None:
+def test_boxes_that_contradict_each_other_are_refused():
     box = (0, 0, 2)
     with pytest.raises(BadField, match="1"):  # which holds it twice
         writers([_holding([box]), _holding([box, (1, 0, 1), box])])
@@ -200,7 +196,7 @@ def test_boxes_that_contradict_each_other_are_refused() -> None:
         writers([_holding([box]), _holding([]), _holding([box], {box: 4})])
 
 
-def test_more_elements_than_can_be_numbered_are_refused() -> None:
+def test_more_elements_than_can_be_numbered_are_refused():
     boxes = [(tensor, 0, MOST_ELEMENTS // 4) for tensor in range(4)]
     sizes = dict.fromkeys(boxes, 1)
     assert _written([_holding(boxes[:3], sizes)]) == [boxes[:3]]

@@ -1,7 +1,5 @@
 """Errors that are sent to other ranks, and become errors again."""
 
-from __future__ import annotations
-
 import errno
 import subprocess
 import sys
@@ -27,7 +25,7 @@ def _classes() -> Iterator[type[StandfastError]]:
                 yield kind
 
 
-def test_every_class_of_ours_arrives_as_itself() -> None:
+def test_every_class_of_ours_arrives_as_itself():
     classes = set(_classes())
     assert len(classes) > 60
     for kind in classes:
@@ -37,14 +35,14 @@ def test_every_class_of_ours_arrives_as_itself() -> None:
         assert str(error) == "rank 1 of 2: it broke"
 
 
-def test_an_error_number_arrives_and_is_told_once() -> None:
+def test_an_error_number_arrives_and_is_told_once():
     error = _raised(failure_of(WriteFailed(errno.ENOSPC, "the disk is full")), None)
     assert isinstance(error, WriteFailed)
     assert error.errno == errno.ENOSPC
     assert str(error) == "rank 0 of 2: WriteFailed: the disk is full"
 
 
-def test_an_attribute_that_cannot_be_sent_is_left_out() -> None:
+def test_an_attribute_that_cannot_be_sent_is_left_out():
     original = DigestMismatch("damage", ("w",))
     original.open_file = sys.stdout  # type: ignore[attr-defined]
     original.add_note("seen by the test")
@@ -52,12 +50,12 @@ def test_an_attribute_that_cannot_be_sent_is_left_out() -> None:
 
 
 @pytest.mark.parametrize("module", ["standfast.nowhere", "antigravity", "", "__main__"])
-def test_a_class_that_is_not_known_is_a_failed_rank(module: str) -> None:
+def test_a_class_that_is_not_known_is_a_failed_rank(module):
     assert type(_raised(Failure(module, "Unheard", "it broke", None, {}))) is RankFailed
     assert "antigravity" not in sys.modules
 
 
-def test_a_class_that_this_rank_has_not_imported_arrives_as_itself() -> None:
+def test_a_class_that_this_rank_has_not_imported_arrives_as_itself():
     program = """if True:
         import sys
         from standfast.parallel.failures import Failure, raise_failures
@@ -72,7 +70,7 @@ def test_a_class_that_this_rank_has_not_imported_arrives_as_itself() -> None:
     assert output == "BadConfig\n"
 
 
-def test_the_error_number_of_an_error_that_is_not_ours_is_in_the_text() -> None:
+def test_the_error_number_of_an_error_that_is_not_ours_is_in_the_text():
     error = _raised(failure_of(PermissionError(errno.EACCES, "denied", "a/b")), None)
     assert type(error) is RankFailed
     assert str(error) == f"rank 0 of 2: PermissionError: [Errno {errno.EACCES}] denied: 'a/b'"

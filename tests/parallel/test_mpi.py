@@ -1,7 +1,5 @@
 """Ranks that MPI started, and what becomes of them when one is lost."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -15,7 +13,7 @@ PROGRAMS = Path(__file__).with_name("programs")
 
 
 @pytest.mark.parametrize("count", kept([1, 2, 3, 4], 3))
-def test_ranks_of_mpi_are_a_communicator(count: int, tmp_path: Path) -> None:
+def test_ranks_of_mpi_are_a_communicator(count, tmp_path):
     run_ranks(count, PROGRAMS / "conformance.py", "mpi", str(tmp_path), timeout=180)
     assert_all_passed(tmp_path, count)
 
@@ -27,7 +25,7 @@ def raised(folder: Path, rank: int) -> list[str]:
 @pytest.mark.parametrize(
     "hows", kept([["hang"], ["kill", "hang", "absent"]], ["hang"]), ids=["hanging", "in all ways"]
 )
-def test_the_others_of_a_lost_rank_raise_at_the_deadline(hows: list[str], tmp_path: Path) -> None:
+def test_the_others_of_a_lost_rank_raise_at_the_deadline(hows, tmp_path):
     def lose(how: str) -> None:
         # In children of the ranks, or mpiexec would end them before.
         folder = tmp_path / how
@@ -45,13 +43,13 @@ def test_the_others_of_a_lost_rank_raise_at_the_deadline(hows: list[str], tmp_pa
 
 
 @pytest.mark.parametrize("how", kept(["end", "kill"], "end"))
-def test_a_job_with_a_lost_rank_ends(how: str, tmp_path: Path) -> None:
+def test_a_job_with_a_lost_rank_ends(how, tmp_path):
     finished = run_ranks(2, PROGRAMS / "lost.py", how, str(tmp_path), timeout=90, check=False)
     assert finished.returncode != 0
     assert not (tmp_path / "1.txt").exists()
 
 
-def test_a_rank_that_is_interrupted_while_it_waits_tells_the_others(tmp_path: Path) -> None:
+def test_a_rank_that_is_interrupted_while_it_waits_tells_the_others(tmp_path):
     finished = run_ranks(
         3, PROGRAMS / "lost.py", "interrupt", str(tmp_path), timeout=90, check=False
     )

@@ -1,7 +1,5 @@
 """The ranks of a program that says nothing of them: one that MPI has started must say which."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -15,7 +13,7 @@ from standfast.errors import BadOption
 from standfast.parallel import SingleRank, communicator, may_run_in_thread, program_ranks
 from standfast.parallel.program import is_first_of_program
 from standfast.parallel.select import given_ranks
-from tests.parallel.suite import CHECKS, Check
+from tests.parallel.suite import CHECKS
 
 TORCHRUN = {"RANK": "1", "WORLD_SIZE": "3", "MASTER_ADDR": "localhost"}
 
@@ -27,7 +25,7 @@ def started_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "mpi4py.MPI", raising=False)
 
 
-def test_a_program_that_was_not_started_on_ranks_is_alone() -> None:
+def test_a_program_that_was_not_started_on_ranks_is_alone():
     comm = program_ranks()
     assert isinstance(comm, SingleRank)
     assert program_ranks() is comm
@@ -41,7 +39,7 @@ def test_a_program_that_was_not_started_on_ranks_is_alone() -> None:
     [TORCHRUN, {"RANK": "1", "WORLD_SIZE": "3", "TORCHELASTIC_RUN_ID": "none"}],
     ids=["address", "elastic"],
 )
-def test_ranks_of_torchrun_must_have_met(environment: dict[str, str]) -> None:
+def test_ranks_of_torchrun_must_have_met(environment):
     with (
         patch.dict(os.environ, environment),
         pytest.raises(BadOption, match=r"init_process_group.*SingleRank\(\)"),
@@ -59,12 +57,12 @@ def test_ranks_of_torchrun_must_have_met(environment: dict[str, str]) -> None:
     ],
     ids=["one", "no number", "no address", "no rank"],
 )
-def test_an_environment_of_something_else_is_let_be(environment: dict[str, str]) -> None:
+def test_an_environment_of_something_else_is_let_be(environment):
     with patch.dict(os.environ, environment):
         assert program_ranks().size == 1
 
 
-def test_a_world_of_one_rank_has_met() -> None:
+def test_a_world_of_one_rank_has_met():
     with (
         patch.dict(os.environ, TORCHRUN),
         patch.dict(sys.modules, {"torch.distributed": _torch(1)}),
@@ -72,20 +70,20 @@ def test_a_world_of_one_rank_has_met() -> None:
         assert program_ranks().size == 1
 
 
-def test_a_worker_of_a_data_loader_is_alone() -> None:
+def test_a_worker_of_a_data_loader_is_alone():
     data = SimpleNamespace(get_worker_info=lambda: object())
     with patch.dict(os.environ, TORCHRUN), patch.dict(sys.modules, {"torch.utils.data": data}):
         assert isinstance(program_ranks(), SingleRank)
 
 
-def test_those_of_torch_count_before_those_of_mpi() -> None:
+def test_those_of_torch_count_before_those_of_mpi():
     with patch.dict(sys.modules, {"mpi4py.MPI": stand_in_for_mpi(3)}):
         assert not is_first_of_program()  # its rank is 1
         with patch.dict(sys.modules, {"torch.distributed": _torch(2)}):
             assert is_first_of_program()
 
 
-def test_a_process_forked_from_a_rank_of_mpi_is_alone() -> None:
+def test_a_process_forked_from_a_rank_of_mpi_is_alone():
     with (
         patch.dict(sys.modules, {"mpi4py.MPI": stand_in_for_mpi(3)}),
         patch.dict(os.environ, TORCHRUN),
@@ -96,7 +94,7 @@ def test_a_process_forked_from_a_rank_of_mpi_is_alone() -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 17
 
 
-def test_an_unknown_communicator_may_run_in_a_thread_unless_it_says_no() -> None:
+def test_an_unknown_communicator_may_run_in_a_thread_unless_it_says_no():
     comm: Any = SimpleNamespace()
     assert may_run_in_thread(comm)
     comm.is_thread_safe = False
@@ -125,7 +123,7 @@ def stand_in_for_mpi(size: int, initialized: bool = True, finalized: bool = Fals
     )
 
 
-def test_ranks_that_mpi_has_started_must_be_given() -> None:
+def test_ranks_that_mpi_has_started_must_be_given():
     with patch.dict(sys.modules, {"mpi4py.MPI": stand_in_for_mpi(3)}):
         with pytest.raises(BadOption, match="MPI"):
             given_ranks(None)
@@ -142,7 +140,7 @@ def test_ranks_that_mpi_has_started_must_be_given() -> None:
     ],
     ids=["1", "not", "over"],
 )
-def test_a_process_alone_need_say_nothing(mpi: Any) -> None:
+def test_a_process_alone_need_say_nothing(mpi):
     with patch.dict(sys.modules, {"mpi4py.MPI": mpi}):
         assert given_ranks(None).size == 1
 
@@ -151,25 +149,25 @@ def test_a_process_alone_need_say_nothing(mpi: Any) -> None:
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-def test_a_rank_alone_is_a_communicator(check: Check) -> None:
+def test_a_rank_alone_is_a_communicator(check):
     comm = SingleRank(timeout=5.0)
     check(comm)
     assert (comm.rank, comm.size) == (0, 1)
 
 
-def test_nothing_stands_for_a_rank_alone() -> None:
+def test_nothing_stands_for_a_rank_alone():
     comm = communicator(None)
     assert isinstance(comm, SingleRank)
     assert comm is not communicator()
 
 
 @pytest.mark.parametrize("wrong", [3, "world", object, [None]], ids=repr)
-def test_what_is_no_communicator_is_refused(wrong: object) -> None:
+def test_what_is_no_communicator_is_refused(wrong):
     with pytest.raises(BadOption):
         communicator(wrong)  # type: ignore[arg-type]
 
 
-def test_mpi4py_need_not_be_there_and_is_not_imported() -> None:
+def test_mpi4py_need_not_be_there_and_is_not_imported():
     program = """if True:
         import sys
         sys.modules["mpi4py"] = None

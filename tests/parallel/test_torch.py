@@ -1,7 +1,5 @@
 """Ranks of torch.distributed, and what becomes of them when one is lost."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -24,7 +22,7 @@ def assert_all_passed(folder: Path, count: int) -> None:
 
 
 @pytest.mark.parametrize("count", kept([1, 2, 3, 4], 3))
-def test_ranks_of_torch_are_a_communicator(count: int, tmp_path: Path) -> None:
+def test_ranks_of_torch_are_a_communicator(count, tmp_path):
     program = PROGRAMS / "conformance.py"
     finished = run_torch_ranks(count, program, tmp_path, ["torch"], timeout=150)
     assert finished.exit_codes == [[0] * count]
@@ -40,7 +38,7 @@ LOST = ["kill", "end", "raise", "message", "hang", "absent", "interrupt"]
     [["kill", "hang"], pytest.param(LOST, marks=pytest.mark.long)],
     ids=["killed or hanging", "in all ways"],
 )
-def test_the_others_of_a_lost_rank_raise(hows: list[str], tmp_path: Path) -> None:
+def test_the_others_of_a_lost_rank_raise(hows, tmp_path):
     program = PROGRAMS / "torch_lost.py"
     finished = run_torch_ranks(3, program, tmp_path, *([how] for how in hows), timeout=100)
     for number, how in enumerate(hows):
@@ -58,14 +56,14 @@ def test_the_others_of_a_lost_rank_raise(hows: list[str], tmp_path: Path) -> Non
 
 
 @pytest.mark.long
-def test_the_ranks_of_torchrun_are_a_communicator(tmp_path: Path) -> None:
+def test_the_ranks_of_torchrun_are_a_communicator(tmp_path):
     run_torchrun(3, PROGRAMS / "conformance.py", "torch", str(tmp_path), timeout=170)
     assert_all_passed(tmp_path, 3)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("how", ["none", "kill", "raise"])
-def test_a_job_of_torchrun_ends_when_one_of_its_ranks_does(how: str, tmp_path: Path) -> None:
+def test_a_job_of_torchrun_ends_when_one_of_its_ranks_does(how, tmp_path):
     finished = run_torchrun(
         2, PROGRAMS / "torch_job.py", how, str(tmp_path), timeout=120, check=False
     )

@@ -1,7 +1,5 @@
 """The command: `python -m tests.soak --minutes 10`."""
 
-from __future__ import annotations
-
 import argparse
 import secrets
 import signal

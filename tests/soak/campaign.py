@@ -1,7 +1,5 @@
 """The campaign: phases in which workers use a store and are disturbed, and a check after each."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -1,7 +1,5 @@
 """Journals: what a process is about to do, and what came of it, one line of JSON each."""
 
-from __future__ import annotations
-
 import json
 import os
 import time

@@ -7,8 +7,6 @@ been done or not. So a read may give what some operation wrote that began before
 read, unless another one, which was acknowledged, began later and ended before the read did begin.
 """
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 Every byte that a record refers to is hashed and compared with the state that its number gives.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import math

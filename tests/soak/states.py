@@ -1,7 +1,5 @@
 """States of which every bit follows from one number, and a comparison that knows it."""
 
-from __future__ import annotations
-
 import struct
 from functools import lru_cache
 from typing import Any

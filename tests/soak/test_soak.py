@@ -1,7 +1,5 @@
 """A short soak, and proof that the checks of a soak can fail."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -25,9 +23,7 @@ LONG = [pytest.param(kind, 60.0, 0, 4, marks=pytest.mark.long) for kind in KINDS
 @pytest.mark.parametrize(
     ("kind", "seconds", "operations", "workers"), [("tmpfs", 0.0, 40, 2), *LONG]
 )
-def test_no_promise_is_broken(
-    kind: str, seconds: float, operations: int, workers: int, tmp_path: Path
-) -> None:
+def test_no_promise_is_broken(kind, seconds, operations, workers, tmp_path):
     try:
         report = soak(kind, 20, seconds, operations=operations, workers=workers, folder=tmp_path)
     except CannotMount as error:
@@ -140,7 +136,7 @@ DAMAGES: dict[str, tuple[Callable[[Saved], object], str]] = {
 
 
 @pytest.mark.parametrize("what", DAMAGES)
-def test_what_is_wrong_with_a_store_is_found(what: str, tmp_path: Path) -> None:
+def test_what_is_wrong_with_a_store_is_found(what, tmp_path):
     saved = Saved(tmp_path)
     act, promise = DAMAGES[what]
     act(saved)
@@ -191,13 +187,13 @@ READS: dict[str, tuple[list[dict[str, Any]], set[str]]] = {
 
 
 @pytest.mark.parametrize("what", READS)
-def test_what_a_process_was_told_is_checked(what: str) -> None:
+def test_what_a_process_was_told_is_checked(what):
     entries, promises = READS[what]
     found = Model().take([*operations("worker", entries, 9.0)], [])
     assert {each.promise for each in found} == promises
 
 
-def test_a_state_follows_from_its_number_and_differences_are_found() -> None:
+def test_a_state_follows_from_its_number_and_differences_are_found():
     assert difference(state(13), state(13)) == ""
     assert mismatch(state(13)) == ""
     assert "other bytes" in difference(state(13), state(23))

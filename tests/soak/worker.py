@@ -4,8 +4,6 @@ It writes into its journal what it is about to do, and what came of it. It ends 
 file `stop`, or after so many operations.
 """
 
-from __future__ import annotations
-
 import faulthandler
 import json
 import os

@@ -1,7 +1,5 @@
 """Another process that acts at a certain moment, which an operation of a backend tells."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

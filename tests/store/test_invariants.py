@@ -1,7 +1,5 @@
 """What holds on disk at every moment: of data files, records and views."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -13,13 +11,12 @@ import safetensors.numpy
 from blake3 import blake3
 
 import standfast
-from standfast import Run, Store, errors
+from standfast import errors
 from standfast.files.digests import CHUNK, tensor_digest
 from standfast.store.load.reading import read_record
 from standfast.store.maintenance.doctor import clean, examine
 from standfast.store.schema import names
 from standfast.store.schema.record import encode
-from tests.kit.seams import Seams
 from tests.kit.stores import (
     MIB,
     chunks,
@@ -37,7 +34,7 @@ def _state(seed: int) -> dict[str, Any]:
     return {"model": {"w": random_bytes(MIB, seed), "frozen": random_bytes(MIB)}, "step": seed}
 
 
-def test_a_data_file_and_its_name_are_written_once(store: Store, run: Run, seams: Seams) -> None:
+def test_a_data_file_and_its_name_are_written_once(store, run, seams):
     placed: list[tuple[Path, bytes]] = []
 
     def link(do: Any, source: Path, target: Path) -> None:
@@ -64,7 +61,7 @@ def test_a_data_file_and_its_name_are_written_once(store: Store, run: Run, seams
 
 
 @pytest.mark.guarantee("G1")
-def test_of_two_writers_of_one_step_that_both_saw_none_one_fails(run: Run, seams: Seams) -> None:
+def test_of_two_writers_of_one_step_that_both_saw_none_one_fails(run, seams):
     run.save(1, _state(1))
     record, files = record_path(run, 1).name, data_files(run)
     seams.backend(exists=lambda exists, name: not name.endswith(record) and exists(name))
@@ -75,7 +72,7 @@ def test_of_two_writers_of_one_step_that_both_saw_none_one_fails(run: Run, seams
 
 
 @pytest.mark.guarantee("G9")
-def test_every_byte_is_checked_by_the_digest_of_its_chunk(run: Run) -> None:
+def test_every_byte_is_checked_by_the_digest_of_its_chunk(run):
     state = {"big": np.concatenate([chunks(1, 2), random_bytes(100)]), "small": random_bytes(50, 3)}
     run.save(1, state)
     assert CHUNK == 16 << 20
@@ -110,7 +107,7 @@ def _audit(event: str, _: Any) -> None:
 
 
 @pytest.mark.guarantee("G11")
-def test_nothing_that_is_loaded_runs_code(run: Run) -> None:
+def test_nothing_that_is_loaded_runs_code(run):
     global _events
     state = {"x": np.ones(3), "code": "__import__('os').system('x')", "pickle": b"cos\nsystem\n."}
     run.save(1, state)
@@ -133,7 +130,7 @@ def test_nothing_that_is_loaded_runs_code(run: Run) -> None:
 
 
 @pytest.mark.guarantee("G13", "G14")
-def test_nothing_is_deleted_that_is_needed_or_not_ours(store: Store, run: Run) -> None:
+def test_nothing_is_deleted_that_is_needed_or_not_ours(store, run):
     run.save(1, {"x": random_bytes(MIB, 1)})
     for seed in (2, 3):
         state = {"x": random_bytes(MIB, 1), "y": random_bytes(MIB, seed)}
@@ -156,7 +153,7 @@ def test_nothing_is_deleted_that_is_needed_or_not_ours(store: Store, run: Run) -
 
 
 @pytest.mark.guarantee("G19")
-def test_saving_the_same_tensors_gives_the_same_bytes(tmp_path: Path) -> None:
+def test_saving_the_same_tensors_gives_the_same_bytes(tmp_path):
     paths = [tmp_path / name for name in ("one.safetensors", "two.safetensors")]
     for path in paths:
         tensors = {"b": np.arange(5.0), "a": random_bytes(100_000), "c": np.ones((0, 3))}

@@ -1,11 +1,7 @@
 """References: what each means, in which order they are tried, and what is refused."""
 
-from __future__ import annotations
-
 import shutil
 import warnings
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +10,6 @@ import pytest
 from standfast import KeepLast, Run, Store, errors
 from standfast.store.backends.memory import MemoryBackend
 from standfast.store.schema import names
-from tests.kit.seams import Seams
 from tests.kit.stores import (
     QUERIES,
     before_lock,
@@ -37,7 +32,7 @@ def _saved(store: Store, name: str, *steps: int, **options: Any) -> Run:
 
 
 @pytest.mark.guarantee("G7")
-def test_latest_is_the_last_commit_whatever_the_step_and_the_clock(store: Store) -> None:
+def test_latest_is_the_last_commit_whatever_the_step_and_the_clock(store):
     _saved(store, "a", 500)
     other = _saved(store, "b", 7)
     rewritten(record_path(other, 7), time="1970-01-01T00:00:00.000000Z")
@@ -48,14 +43,14 @@ def test_latest_is_the_last_commit_whatever_the_step_and_the_clock(store: Store)
     assert store.run("b").load("latest")["step"] == 7
 
 
-def test_sequences_count_through_all_runs(store: Store) -> None:
+def test_sequences_count_through_all_runs(store):
     a, b = _saved(store, "a", 1, 2), _saved(store, "b", 1)
     a.save(3, {})
     assert [each.sequence for each in a.checkpoints()] == [1, 2, 4]
     assert [each.sequence for each in b.checkpoints()] == [3]
 
 
-def test_of_two_equal_sequences_the_higher_hash_is_later(tmp_path: Path) -> None:
+def test_of_two_equal_sequences_the_higher_hash_is_later(tmp_path):
     """As in two stores that were merged by hand."""
     runs = []
     for name in ("a", "b", "c"):
@@ -68,7 +63,7 @@ def test_of_two_equal_sequences_the_higher_hash_is_later(tmp_path: Path) -> None
     assert _saved(store, "new", 1).checkpoint().sequence == 2
 
 
-def test_a_run_is_meant_by_its_name_its_hash_and_the_beginning_of_it(store: Store) -> None:
+def test_a_run_is_meant_by_its_name_its_hash_and_the_beginning_of_it(store):
     run = _saved(store, "my run", 1, 2)
     for ref in ("my run", run.hash, run.hash[:4], run.hash[:8] + "_" + run.hash[8:16]):
         assert store.resolve(ref).ref == f"{run.hash}@2"
@@ -78,7 +73,7 @@ def test_a_run_is_meant_by_its_name_its_hash_and_the_beginning_of_it(store: Stor
         store.resolve(run.hash[:3])
 
 
-def test_a_step_may_be_latest_best_or_a_tag(store: Store) -> None:
+def test_a_step_may_be_latest_best_or_a_tag(store):
     run = _saved(store, "a", 1)
     run.save(2, {"step": 2}, best=True)
     run.save(3, {"step": 3}).tag("paper")
@@ -90,7 +85,7 @@ def test_a_step_may_be_latest_best_or_a_tag(store: Store) -> None:
     assert store.resolve("paper").step == 3
 
 
-def test_best_is_the_last_that_was_saved_so(store: Store) -> None:
+def test_best_is_the_last_that_was_saved_so(store):
     run = _saved(store, "a", 1)
     with pytest.raises(errors.RefNotFound):
         run.load("best")
@@ -102,7 +97,7 @@ def test_best_is_the_last_that_was_saved_so(store: Store) -> None:
         store.resolve("best")
 
 
-def test_parents_lead_back_through_the_history(store: Store) -> None:
+def test_parents_lead_back_through_the_history(store):
     run = _saved(store, "a", 10, 20, 5)
     third = run.checkpoint(5)
     assert third.parent == run.checkpoint(20)
@@ -113,7 +108,7 @@ def test_parents_lead_back_through_the_history(store: Store) -> None:
     assert run.checkpoint(5).parent is None, "it is gone"
 
 
-def test_a_replaced_checkpoint_is_not_its_own_parent(store: Store) -> None:
+def test_a_replaced_checkpoint_is_not_its_own_parent(store):
     run = _saved(store, "a", 1, 2)
     run.save(2, {}, replace=True)
     assert run.checkpoint(2).parent == run.checkpoint(1)
@@ -121,7 +116,7 @@ def test_a_replaced_checkpoint_is_not_its_own_parent(store: Store) -> None:
     assert run.checkpoint(2).parent is None, "what it came from is no more"
 
 
-def test_a_tag_comes_before_a_name_and_a_name_before_a_hash(store: Store) -> None:
+def test_a_tag_comes_before_a_name_and_a_name_before_a_hash(store):
     first, second, third = (_saved(store, name, 1) for name in ("a", "b", "c"))
     third.rename(first.hash[:6])
     assert store.resolve(first.hash[:6]).head.run == third.hash
@@ -133,7 +128,7 @@ def test_a_tag_comes_before_a_name_and_a_name_before_a_hash(store: Store) -> Non
     assert store.resolve(first.hash[:6]).head.run == first.hash
 
 
-def test_a_tag_hides_no_step_and_no_run(store: Store) -> None:
+def test_a_tag_hides_no_step_and_no_run(store):
     run = _saved(store, "a", 1)
     run.save(300, {})
     for tag in ("300", "a", run.hash[:6]):
@@ -143,7 +138,7 @@ def test_a_tag_hides_no_step_and_no_run(store: Store) -> None:
     assert run.checkpoint("300").step == 300
 
 
-def test_a_step_that_is_gone_says_why_and_where_to_look(store: Store) -> None:
+def test_a_step_that_is_gone_says_why_and_where_to_look(store):
     run = _saved(store, "a", 1, 2, 3)
     run.retain(KeepLast(2))
     with pytest.raises(errors.RefNotFound, match=r"step 1 .*policy"):
@@ -153,7 +148,7 @@ def test_a_step_that_is_gone_says_why_and_where_to_look(store: Store) -> None:
         store.resolve("a@2")
 
 
-def test_what_refers_to_nothing_is_not_found(store: Store) -> None:
+def test_what_refers_to_nothing_is_not_found(store):
     _saved(store, "a", 1)
     for ref in (
         *("", "nobody", "ffffffff", "a@7", "a@nobody", "nobody@1", "@", "@1", "a@", "a@1@2"),
@@ -165,7 +160,7 @@ def test_what_refers_to_nothing_is_not_found(store: Store) -> None:
     assert store.resolve("a").step == 1
 
 
-def test_a_name_or_a_prefix_of_two_runs_is_ambiguous(store: Store) -> None:
+def test_a_name_or_a_prefix_of_two_runs_is_ambiguous(store):
     runs = [store.run("same", hp={"lr": 1}, data=data) for data in ("a", "b")]
     for run in runs:
         run.save(1, {})
@@ -176,7 +171,7 @@ def test_a_name_or_a_prefix_of_two_runs_is_ambiguous(store: Store) -> None:
     assert [store.resolve(run.hash).head.run for run in runs] == [run.hash for run in runs]
 
 
-def test_a_tag_on_two_checkpoints_is_ambiguous(tmp_path: Path) -> None:
+def test_a_tag_on_two_checkpoints_is_ambiguous(tmp_path):
     for name in ("a", "b"):
         run = _saved(Store(tmp_path / name), name, 1)
         run.checkpoint().tag("paper")
@@ -189,7 +184,7 @@ def test_a_tag_on_two_checkpoints_is_ambiguous(tmp_path: Path) -> None:
         store.resolve("paper")
 
 
-def test_a_tag_of_another_run_is_not_loaded_from_this_one(store: Store) -> None:
+def test_a_tag_of_another_run_is_not_loaded_from_this_one(store):
     _saved(store, "a", 1).checkpoint().tag("paper")
     with pytest.raises(errors.RefNotFound):
         _saved(store, "b", 1).load("paper")
@@ -197,9 +192,7 @@ def test_a_tag_of_another_run_is_not_loaded_from_this_one(store: Store) -> None:
 
 @pytest.mark.parametrize("query", QUERIES.values(), ids=QUERIES)
 @pytest.mark.parametrize("kind", ["folder", "memory"])
-def test_a_query_of_what_is_no_store_says_so_and_writes_nothing(
-    kind: str, query: Callable[[Store], Any], tmp_path: Path
-) -> None:
+def test_a_query_of_what_is_no_store_says_so_and_writes_nothing(kind, query, tmp_path):
     store = Store(tmp_path / "nothing" if kind == "folder" else MemoryBackend())
     with pytest.raises(errors.NotAStore):
         query(store)
@@ -207,7 +200,7 @@ def test_a_query_of_what_is_no_store_says_so_and_writes_nothing(
     assert store.backend.list("") == []
 
 
-def test_a_store_is_made_with_its_first_run(tmp_path: Path) -> None:
+def test_a_store_is_made_with_its_first_run(tmp_path):
     store = Store(tmp_path / "nothing")
     store.run("a")
     with pytest.raises(errors.RefNotFound):
@@ -215,7 +208,7 @@ def test_a_store_is_made_with_its_first_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.guarantee("G10")
-def test_latest_falls_back_and_says_so(store: Store) -> None:
+def test_latest_falls_back_and_says_so(store):
     run = _saved(store, "a", 1, 2, 3)
     record_path(run, 3).write_bytes(b"garbage")
     data_path(run, 2).unlink()
@@ -239,7 +232,7 @@ def test_latest_falls_back_and_says_so(store: Store) -> None:
 
 
 @pytest.mark.guarantee("G10")
-def test_best_falls_back_to_the_newest_intact_and_a_tag_does_not(store: Store) -> None:
+def test_best_falls_back_to_the_newest_intact_and_a_tag_does_not(store):
     run = _saved(store, "a", 1)
     run.save(2, {"x": random_bytes(1000), "step": 2}, best=True).tag("paper")
     run.save(3, {"step": 3})
@@ -251,7 +244,7 @@ def test_best_falls_back_to_the_newest_intact_and_a_tag_does_not(store: Store) -
             ask()
 
 
-def test_checkpoints_are_listed_in_the_order_of_their_commits(store: Store) -> None:
+def test_checkpoints_are_listed_in_the_order_of_their_commits(store):
     run = _saved(store, "a", 30, 10, 20)
     assert [each.step for each in run.checkpoints()] == [30, 10, 20]
     assert run.checkpoints()[0] == run.checkpoint(30)
@@ -260,7 +253,7 @@ def test_checkpoints_are_listed_in_the_order_of_their_commits(store: Store) -> N
     assert [each.hash for each in store.runs()] == [other.hash, run.hash]
 
 
-def test_a_checkpoint_that_was_replaced_meanwhile_is_not_mixed_up(store: Store) -> None:
+def test_a_checkpoint_that_was_replaced_meanwhile_is_not_mixed_up(store):
     run = _saved(store, "a", 1)
     old = again(store).resolve("a@1")
     run.save(1, {"x": np.zeros(3)}, replace=True)
@@ -269,7 +262,7 @@ def test_a_checkpoint_that_was_replaced_meanwhile_is_not_mixed_up(store: Store) 
     assert same(run.load(1), {"x": np.zeros(3)})
 
 
-def test_a_latest_that_is_replaced_meanwhile_is_the_latest(store: Store, seams: Seams) -> None:
+def test_a_latest_that_is_replaced_meanwhile_is_the_latest(store, seams):
     """Between the look into the index and the look into the folder, another process replaces it."""
     run = _saved(store, "a", 1, 2)
     seams.backend(cache=None)
@@ -282,9 +275,7 @@ def test_a_latest_that_is_replaced_meanwhile_is_the_latest(store: Store, seams: 
 
 
 @pytest.mark.guarantee("G12")
-def test_no_marks_are_left_of_one_that_is_deleted_while_its_tag_is_removed(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_marks_are_left_of_one_that_is_deleted_while_its_tag_is_removed(store, monkeypatch):
     run = _saved(store, "a", 1)
     run.save(2, {})
     run.checkpoint(1).tag("paper")

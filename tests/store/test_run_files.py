@@ -1,7 +1,5 @@
 """Run files: nothing is written or deleted on a guess, and no change undoes another."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -63,7 +61,7 @@ def _opened(store: Store, run: Run) -> RunFile:
 
 @pytest.mark.guarantee("G10")
 @damages
-def test_a_run_is_read_from_its_config(store: Store, run: Run, damage: Damage) -> None:
+def test_a_run_is_read_from_its_config(store, run, damage):
     path, _ = _files(run)
     damage(path)
     assert _opened(store, run) == run.file
@@ -71,7 +69,7 @@ def test_a_run_is_read_from_its_config(store: Store, run: Run, damage: Damage) -
         assert store.run("gpt", hp=HP, trial=[7, "x"]).file == run.file
 
 
-def test_nothing_replaces_a_damaged_run_file_but_its_copy(store: Store, run: Run) -> None:
+def test_nothing_replaces_a_damaged_run_file_but_its_copy(store, run):
     path, _ = _files(run)
     _damage(path)
     before = path.read_bytes()
@@ -84,9 +82,7 @@ def test_nothing_replaces_a_damaged_run_file_but_its_copy(store: Store, run: Run
 
 @pytest.mark.guarantee("G10")
 @damages
-def test_without_both_a_run_is_read_from_its_records(
-    store: Store, run: Run, damage: Damage
-) -> None:
+def test_without_both_a_run_is_read_from_its_records(store, run, damage):
     for path in _files(run):
         damage(path)
     found = _opened(store, run)
@@ -101,7 +97,7 @@ def test_without_both_a_run_is_read_from_its_records(
 
 
 @damages
-def test_doctor_restores_each_file_from_the_other(store: Store, run: Run, damage: Damage) -> None:
+def test_doctor_restores_each_file_from_the_other(store, run, damage):
     path, config = _files(run)
     before = path.read_bytes()
     damage(path)
@@ -117,7 +113,7 @@ def test_doctor_restores_each_file_from_the_other(store: Store, run: Run, damage
 
 
 @damages
-def test_doctor_writes_nothing_that_no_file_knows(store: Store, run: Run, damage: Damage) -> None:
+def test_doctor_writes_nothing_that_no_file_knows(store, run, damage):
     paths = _files(run)
     for path in paths:
         damage(path)
@@ -127,7 +123,7 @@ def test_doctor_writes_nothing_that_no_file_knows(store: Store, run: Run, damage
     assert [path.exists() and path.read_bytes() for path in paths] == before
 
 
-def test_a_copy_of_a_run_without_its_file_says_so(store: Store, run: Run, tmp_path: Path) -> None:
+def test_a_copy_of_a_run_without_its_file_says_so(store, run, tmp_path):
     checkpoint, other = run.checkpoint(3), Store(tmp_path / "b")
     for path in _files(run):
         _damage(path)
@@ -138,7 +134,7 @@ def test_a_copy_of_a_run_without_its_file_says_so(store: Store, run: Run, tmp_pa
 
 @pytest.mark.guarantee("G14")
 @damages
-def test_no_policy_deletes_without_the_run_file(store: Store, run: Run, damage: Damage) -> None:
+def test_no_policy_deletes_without_the_run_file(store, run, damage):
     path, _ = _files(run)
     damage(path)
     other = again(store)
@@ -190,7 +186,7 @@ def _restore(store: Store, run: str) -> None:
     ],
     ids=["doctor", "rename", "describe", "monitor"],
 )
-def test_no_change_undoes_one_at_the_same_moment(store: Store, seams: Seams, change: Any) -> None:
+def test_no_change_undoes_one_at_the_same_moment(store, seams, change):
     with store.run("a", {"lr": 1}) as made:
         made.save(1, {"x": np.ones(1)})
     run = made.hash
@@ -207,7 +203,7 @@ def test_no_change_undoes_one_at_the_same_moment(store: Store, seams: Seams, cha
 @pytest.mark.parametrize(
     "change", [lambda run: run.rename("b"), lambda run: run.save(2, {})], ids=["rename", "save"]
 )
-def test_no_object_writes_what_others_changed(store: Store, change: Any, is_lost: bool) -> None:
+def test_no_object_writes_what_others_changed(store, change, is_lost):
     run = store.run("a", {"lr": 1})
     run.save(1, {})
     run.close()
@@ -218,9 +214,7 @@ def test_no_object_writes_what_others_changed(store: Store, change: Any, is_lost
     assert again(store).open_run(run.hash).retention == KEEP
 
 
-def test_a_completed_run_file_keeps_retention(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_completed_run_file_keeps_retention(store, monkeypatch):
     run = store.run("a", {"lr": 1})
     run.save(1, {})
     other = again(store).open_run(run.hash)
@@ -231,7 +225,7 @@ def test_a_completed_run_file_keeps_retention(
     assert again(store).open_run(run.hash).retention == KEEP
 
 
-def test_what_a_run_keeps_is_what_was_said_last_by_whichever_object(store: Store) -> None:
+def test_what_a_run_keeps_is_what_was_said_last_by_whichever_object(store):
     run, other = store.run("a"), again(store).run("a")
     for step in (1, 2, 3):
         run.save(step, {"x": np.full(1, step)})
@@ -246,7 +240,7 @@ def test_what_a_run_keeps_is_what_was_said_last_by_whichever_object(store: Store
 
 
 @pytest.mark.guarantee("G13")
-def test_a_policy_loosened_in_time_counts(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_policy_loosened_in_time_counts(store, monkeypatch):
     run, other = store.run("a"), again(store).run("a")
     for step in (1, 2, 3):
         run.save(step, {"x": np.full(1, step)})
@@ -256,7 +250,7 @@ def test_a_policy_loosened_in_time_counts(store: Store, monkeypatch: pytest.Monk
     assert [each.step for each in run.checkpoints()] == [2, 3]
 
 
-def test_the_best_is_by_the_metric_that_was_said_last(store: Store) -> None:
+def test_the_best_is_by_the_metric_that_was_said_last(store):
     run, other = store.run("a"), again(store).run("a")
     for step, loss in ((1, 3.0), (2, 1.0), (3, 2.0)):
         run.save(step, {"x": np.ones(1)}, metrics={"loss": loss})

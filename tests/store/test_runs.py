@@ -1,10 +1,7 @@
 """A run is made once and found again: by its identity, by its name, by another process."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +13,6 @@ from standfast import Run, Store, errors
 from standfast.identity import identify
 from standfast.store.maintenance.verify import verify_store
 from standfast.store.schema import names, run_file
-from tests.kit.seams import Seams
 from tests.kit.stores import before_lock, record_path, same
 from tests.store.meanwhile import again, meanwhile
 from tests.store.schema.edits import resealed, rewritten
@@ -26,7 +22,7 @@ def run_file_of(run: Run) -> Path:
     return Path(run.store.url, names.run_file(run.hash))
 
 
-def test_a_run_is_found_by_what_it_is(store: Store) -> None:
+def test_a_run_is_found_by_what_it_is(store):
     hp = {"lr": 3e-4, "layers": 12}
     run = store.run("gpt", hp=hp)
     assert len(run.hash) == 24
@@ -37,7 +33,7 @@ def test_a_run_is_found_by_what_it_is(store: Store) -> None:
     assert run.hyperparameters == hp
 
 
-def test_a_run_is_found_by_its_own_hyperparameters(store: Store) -> None:
+def test_a_run_is_found_by_its_own_hyperparameters(store):
     hp = {"class_weight": {0: 1.0}, "clip": float("inf"), "betas": (0.9, 0.999)}
     run = store.run(hp=hp)
     found = again(store).find_run(run.hash).hyperparameters
@@ -45,7 +41,7 @@ def test_a_run_is_found_by_its_own_hyperparameters(store: Store) -> None:
     assert store.run(hp=found).hash == run.hash
 
 
-def test_another_identity_is_another_run(store: Store) -> None:
+def test_another_identity_is_another_run(store):
     identities: list[dict[str, Any]] = [
         *({"hp": {"lr": 1}}, {"hp": {"lr": 2}}, {"hp": {"lr": 1}, "trial": 1}),
         *({"hp": {"lr": 1}, "name": "a"}, {"hp": {"lr": 1}, "data": "train"}),
@@ -54,7 +50,7 @@ def test_another_identity_is_another_run(store: Store) -> None:
     assert len({store.run(**identity).hash for identity in identities}) == len(identities)
 
 
-def test_a_run_can_be_looked_for_without_being_made(store: Store) -> None:
+def test_a_run_can_be_looked_for_without_being_made(store):
     with pytest.raises(errors.NotAStore):
         store.known_run("gpt", hp={"lr": 1})
     assert not Path(store.url).exists()
@@ -67,7 +63,7 @@ def test_a_run_can_be_looked_for_without_being_made(store: Store) -> None:
     assert store.known_run("gpt", hp={"lr": 2}) is None
 
 
-def test_a_new_run_knows_the_checkpoint_that_it_goes_on_from(store: Store) -> None:
+def test_a_new_run_knows_the_checkpoint_that_it_goes_on_from(store):
     first = store.run("first")
     origin, later = first.save(1, {}), first.save(2, {})
     branch = store.run("branch", hp={"lr": 2}, parent=origin)
@@ -76,7 +72,7 @@ def test_a_new_run_knows_the_checkpoint_that_it_goes_on_from(store: Store) -> No
     assert again(store).run("branch", hp={"lr": 2}, parent=later).parent == branch.parent
 
 
-def test_trials_tell_equal_runs_apart(store: Store) -> None:
+def test_trials_tell_equal_runs_apart(store):
     runs = {trial: store.run("a", hp={"lr": 1}, trial=trial) for trial in (None, 0, 1, "x")}
     assert len({run.hash for run in runs.values()}) == 4
     assert store.run("a", hp={"lr": 1}, trial=1).hash == runs[1].hash
@@ -84,7 +80,7 @@ def test_trials_tell_equal_runs_apart(store: Store) -> None:
     assert store.run("alone").hash != store.run("alone", trial=1).hash
 
 
-def test_volatile_keys_do_not_count(store: Store) -> None:
+def test_volatile_keys_do_not_count(store):
     run = store.run(hp={"lr": 1, "max_steps": 10}, volatile=["max_steps"])
     longer = store.run(hp={"lr": 1, "max_steps": 20}, volatile=["max_steps"])
     assert longer.hash == run.hash
@@ -92,7 +88,7 @@ def test_volatile_keys_do_not_count(store: Store) -> None:
     assert store.run(hp={"lr": 1, "max_steps": 10}).hash != run.hash
 
 
-def test_a_name_alone_is_an_identity(store: Store) -> None:
+def test_a_name_alone_is_an_identity(store):
     run = store.run("gpt")
     assert store.run("gpt").hash == again(store).run("gpt").hash == run.hash
     assert store.run("gpt2").hash != run.hash
@@ -106,7 +102,7 @@ def test_a_name_alone_is_an_identity(store: Store) -> None:
     assert store.run("bert").hash == other.hash, "by what it was made of"
 
 
-def test_a_new_run_names_those_like_it(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_new_run_names_those_like_it(store, caplog):
     caplog.set_level("INFO", "standfast")
     runs = [store.run(name, hp={"lr": 1}, trial=trial) for name, trial in (("a", None), (None, 2))]
     store.run("c", hp={"lr": 2})
@@ -115,14 +111,14 @@ def test_a_new_run_names_those_like_it(store: Store, caplog: pytest.LogCaptureFi
     assert all(run.hash in caplog.records[-1].getMessage() for run in runs)
 
 
-def test_a_name_of_two_runs_is_not_enough(store: Store) -> None:
+def test_a_name_of_two_runs_is_not_enough(store):
     runs = [store.run("gpt", hp={"lr": lr}).hash for lr in (1, 2)]
     with pytest.raises(errors.AmbiguousRef) as caught:
         store.run("gpt")
     assert all(run in str(caught.value) for run in runs)
 
 
-def test_a_name_that_is_none_makes_no_run(store: Store, run: Run) -> None:
+def test_a_name_that_is_none_makes_no_run(store, run):
     for name in ("", "latest", "a@b", "x" * 201):
         for make in (store.run, lambda name: store.run(name, hp={"lr": 1}), run.rename):
             with pytest.raises(errors.BadLabel):
@@ -130,7 +126,7 @@ def test_a_name_that_is_none_makes_no_run(store: Store, run: Run) -> None:
     assert [each.name for each in store.runs()] == ["a"]
 
 
-def test_renaming_changes_the_label_alone(store: Store) -> None:
+def test_renaming_changes_the_label_alone(store):
     run = store.run("old", hp={"lr": 1})
     run.save(1, {"x": np.ones(1)})
     before = run.file
@@ -147,7 +143,7 @@ OTHER = {"hp": "0" * 64, "model": None, "data": None}
 
 
 @pytest.mark.parametrize("member", OTHER)
-def test_a_collision_of_hashes_is_refused(store: Store, member: str) -> None:
+def test_a_collision_of_hashes_is_refused(store, member):
     run = store.run("a", hp={"lr": 1})
     identity = {**run.file.identity, member: "0" * 64}
     resealed(run_file_of(run), run_file.FORMAT, identity=identity)
@@ -155,7 +151,7 @@ def test_a_collision_of_hashes_is_refused(store: Store, member: str) -> None:
         store.run("a", hp={"lr": 1})
 
 
-def test_a_collision_is_found_without_the_run_file(store: Store) -> None:
+def test_a_collision_is_found_without_the_run_file(store):
     run = store.run(hp={"lr": 1})
     run.save(1, {})
     for name in (names.run_file(run.hash), names.config_file(run.hash)):
@@ -166,9 +162,7 @@ def test_a_collision_is_found_without_the_run_file(store: Store) -> None:
 
 
 @pytest.mark.parametrize("collides", [False, True])
-def test_a_faster_process_wins(
-    store: Store, monkeypatch: pytest.MonkeyPatch, collides: bool
-) -> None:
+def test_a_faster_process_wins(store, monkeypatch, collides):
     def faster() -> None:
         theirs = again(store).run("theirs", {"lr": 1}, trial=1)
         if collides:
@@ -182,7 +176,7 @@ def test_a_faster_process_wins(
         assert store.run("mine", hp={"lr": 1}, trial=1).name == "theirs"
 
 
-def test_a_run_deleted_while_all_are_listed_is_not_listed(store: Store, seams: Seams) -> None:
+def test_a_run_deleted_while_all_are_listed_is_not_listed(store, seams):
     kept, gone = store.run("kept"), store.run("gone")
     store.index.refresh()
     delete = again(store).open_run(gone.hash).delete_all
@@ -190,7 +184,7 @@ def test_a_run_deleted_while_all_are_listed_is_not_listed(store: Store, seams: S
     assert [run.hash for run in store.runs()] == [kept.hash]
 
 
-def test_a_run_is_made_with_all_its_files_or_not_at_all(store: Store, seams: Seams) -> None:
+def test_a_run_is_made_with_all_its_files_or_not_at_all(store, seams):
     """A deletion of the run waits until its files are there, and takes all of them."""
     held = []
 
@@ -204,7 +198,7 @@ def test_a_run_is_made_with_all_its_files_or_not_at_all(store: Store, seams: Sea
     assert held == [True]
 
 
-def test_a_run_deleted_right_before_a_save_has_its_file_again(store: Store, seams: Seams) -> None:
+def test_a_run_deleted_right_before_a_save_has_its_file_again(store, seams):
     run = store.run("mine")
     meanwhile(seams, store, "lock", run.hash, run_file_of(run).unlink)
     run.save(1, {"x": np.ones(1)})
@@ -221,8 +215,8 @@ MADE_OF = pytest.mark.parametrize(
 @pytest.mark.guarantee("G9")
 @MADE_OF
 def test_a_run_that_is_deleted_while_it_is_looked_for_is_made_with_all_its_files(
-    made_of: dict[str, Any], store: Store, seams: Seams
-) -> None:
+    made_of, store, seams
+):
     with store.run("a", **made_of) as run:
         run.save(1, {})
     delete = again(store).open_run(run.hash).delete_all
@@ -235,9 +229,7 @@ def test_a_run_that_is_deleted_while_it_is_looked_for_is_made_with_all_its_files
 @pytest.mark.guarantee("G9")
 @MADE_OF
 @pytest.mark.parametrize("act", [lambda run: run.save(2, {}), lambda run: run.rename("b")])
-def test_a_run_that_is_made_again_by_who_has_it_open_is_not_damaged(
-    act: Callable[[Run], object], made_of: dict[str, Any], store: Store
-) -> None:
+def test_a_run_that_is_made_again_by_who_has_it_open_is_not_damaged(act, made_of, store):
     run = store.run("a", **made_of)
     again(store).open_run(run.hash).delete_all()
     act(run)
@@ -248,7 +240,7 @@ def test_a_run_that_is_made_again_by_who_has_it_open_is_not_damaged(
     assert list(verify_store(store).damaged) == [config]
 
 
-def test_a_damaged_run_file_is_said_to_be_damaged(store: Store) -> None:
+def test_a_damaged_run_file_is_said_to_be_damaged(store):
     run = store.run("a", hp={"lr": 1})
     run.save(1, {"x": np.ones(1)})
     for name in (names.run_file(run.hash), names.config_file(run.hash)):
@@ -258,7 +250,7 @@ def test_a_damaged_run_file_is_said_to_be_damaged(store: Store) -> None:
     assert same(run.load(), {"x": np.ones(1)})
 
 
-def test_an_unknown_hash_is_no_run(store: Store) -> None:
+def test_an_unknown_hash_is_no_run(store):
     store.run("a")
     with pytest.raises(errors.RefNotFound):
         store.open_run("f" * 24)
@@ -266,7 +258,7 @@ def test_an_unknown_hash_is_no_run(store: Store) -> None:
         store.find_run("b")
 
 
-def test_a_run_is_written_by_one_until_it_is_closed(store: Store, run: Run) -> None:
+def test_a_run_is_written_by_one_until_it_is_closed(store, run):
     other = store.run("a")
     for step, each in enumerate((run, other)):
         each.save(step, {})
@@ -280,7 +272,7 @@ def test_a_run_is_written_by_one_until_it_is_closed(store: Store, run: Run) -> N
     assert store.backend.lock(run.hash) is not None
 
 
-def test_a_store_says_where_it_is(tmp_path: Path) -> None:
+def test_a_store_says_where_it_is(tmp_path):
     store = Store(str(tmp_path))
     run = store.run("a")
     checkpoint = run.save(1, {})
@@ -291,7 +283,7 @@ def test_a_store_says_where_it_is(tmp_path: Path) -> None:
     assert run.parent is None
 
 
-def test_a_program_that_ends_with_runs_open_says_nothing(tmp_path: Path) -> None:
+def test_a_program_that_ends_with_runs_open_says_nothing(tmp_path):
     code = (
         "import sys, standfast, numpy\n"
         "run = standfast.Store(sys.argv[1]).run('a')\n"

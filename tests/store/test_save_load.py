@@ -1,7 +1,5 @@
 """A state that was saved comes back the same, in every bit, and belongs to whoever loaded it."""
 
-from __future__ import annotations
-
 import random
 import re
 from collections import OrderedDict
@@ -71,7 +69,7 @@ def _train(net: Net, optimizer: torch.optim.Optimizer, steps: int) -> None:
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_a_training_goes_on_bit_for_bit_from_what_was_loaded(run: Run, name: str) -> None:
+def test_a_training_goes_on_bit_for_bit_from_what_was_loaded(run, name):
     torch.manual_seed(1)
     net = Net()
     optimizer = OPTIMIZERS[name]([p for p in net.parameters() if p.requires_grad])
@@ -92,7 +90,7 @@ def test_a_training_goes_on_bit_for_bit_from_what_was_loaded(run: Run, name: str
     assert same(again.state_dict(), net.state_dict())
 
 
-def test_states_of_generators_schedulers_and_scalers_come_back(run: Run) -> None:
+def test_states_of_generators_schedulers_and_scalers_come_back(run):
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(3))], lr=0.1, momentum=0.9)
     schedulers = [
         torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 10),
@@ -121,7 +119,7 @@ def _array(dtype: str, shape: tuple[int, ...] = (3, 5)) -> Any:
 
 
 @pytest.mark.parametrize("dtype", WHOLE_BYTE_DTYPES)
-def test_every_dtype_comes_back_to_numpy_and_torch(run: Run, dtype: str) -> None:
+def test_every_dtype_comes_back_to_numpy_and_torch(run, dtype):
     state = {"x": _array(dtype), "scalar": _array(dtype, ()), "none": _array(dtype, (0, 3))}
     if hasattr(torch, dtype):
         data = torch.from_numpy(_array(dtype).reshape(-1).view(np.uint8).copy())
@@ -135,21 +133,21 @@ def test_every_dtype_comes_back_to_numpy_and_torch(run: Run, dtype: str) -> None
 
 
 @pytest.mark.parametrize("dtype", PACKED_DTYPES)
-def test_packed_tensors_come_back(run: Run, dtype: str) -> None:
+def test_packed_tensors_come_back(run, dtype):
     spec = TensorSpec(dtype, (2, 8))
     state = {"x": Packed(random_bytes(spec.nbytes).reshape(spec.array_shape), dtype, spec.shape)}
     assert same(_round_trip(run, state), state)
     assert run.checkpoint().tensors["x"] == spec
 
 
-def test_pairs_of_float4_of_torch_come_back(run: Run) -> None:
+def test_pairs_of_float4_of_torch_come_back(run):
     x = torch.arange(12, dtype=torch.uint8).reshape(3, 4).view(torch.float4_e2m1fn_x2)
     loaded = _round_trip(run, {"x": x})["x"]
     assert loaded.dtype == x.dtype
     assert torch.equal(loaded.view(torch.uint8), x.view(torch.uint8))
 
 
-def test_complex128_is_bytes_in_the_file_and_itself_in_the_record(run: Run) -> None:
+def test_complex128_is_bytes_in_the_file_and_itself_in_the_record(run):
     state = {"x": np.array([[1 - 2j, 3j]] * 3)}
     assert same(_round_trip(run, state), state)
     assert run.checkpoint().tensors["x"] == TensorSpec("complex128", (3, 2))
@@ -158,7 +156,7 @@ def test_complex128_is_bytes_in_the_file_and_itself_in_the_record(run: Run) -> N
         assert file["x"].tobytes() == state["x"].tobytes()
 
 
-def test_arrays_come_back_whatever_their_strides_and_byte_order(run: Run) -> None:
+def test_arrays_come_back_whatever_their_strides_and_byte_order(run):
     x = np.arange(24.0).reshape(4, 6)
     for array in (
         *(x.T, x.reshape(-1)[::-2], np.broadcast_to(np.arange(3.0), (4, 3))),
@@ -167,7 +165,7 @@ def test_arrays_come_back_whatever_their_strides_and_byte_order(run: Run) -> Non
         assert same(_round_trip(run, {"x": array})["x"], np.ascontiguousarray(array))
 
 
-def test_anything_may_be_the_whole_state(run: Run) -> None:
+def test_anything_may_be_the_whole_state(run):
     states: list[Any] = [
         *(np.arange(3), torch.arange(3.0), [np.arange(3), 1, "x"], (torch.ones(2), None)),
         *({}, [], 5, {0: np.arange(2), None: {True: np.arange(3)}}),
@@ -208,13 +206,13 @@ def _in_order(state: Any) -> Any:
 @settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-def test_every_tree_with_tensors_comes_back(run: Run, state: Any) -> None:
+def test_every_tree_with_tensors_comes_back(run, state):
     loaded = _round_trip(run, state)
     assert same(_in_order(loaded), _in_order(state))
     assert run.checkpoint(1).verify().nbytes == run.checkpoint(1).nbytes
 
 
-def test_what_was_loaded_can_be_changed_without_harm_to_the_store(run: Run) -> None:
+def test_what_was_loaded_can_be_changed_without_harm_to_the_store(run):
     state = {"numpy": np.zeros(100_000), "torch": torch.zeros(100_000), "small": np.zeros(3)}
     run.save(1, state)
     loaded = run.load(1)
@@ -224,7 +222,7 @@ def test_what_was_loaded_can_be_changed_without_harm_to_the_store(run: Run) -> N
     run.checkpoint(1).verify()
 
 
-def test_equal_tensors_and_chunks_come_back_separate(run: Run) -> None:
+def test_equal_tensors_and_chunks_come_back_separate(run):
     a = np.arange(MIB // 4, dtype=np.int32)
     twins = {"a": a, "b": a.copy(), "model": {"c": torch.from_numpy(a.copy())}}
     run.save(1, {**twins, "x": chunks(1, 1)})
@@ -237,7 +235,7 @@ def test_equal_tensors_and_chunks_come_back_separate(run: Run) -> None:
 
 
 @pytest.mark.guarantee("G4")
-def test_tied_tensors_change_together(run: Run) -> None:
+def test_tied_tensors_change_together(run):
     weight = torch.arange(50_000.0)
     base = np.arange(60.0).reshape(6, 10)
     state = {"a": weight, "b": weight, "row": weight[10:20], "numpy": base, "part": base[2:4, ::3]}
@@ -251,7 +249,7 @@ def test_tied_tensors_change_together(run: Run) -> None:
     assert np.array_equal(loaded["part"], base[2:4, ::3] * 2)
 
 
-def test_a_parameter_that_is_tied_comes_back_as_one_object(run: Run) -> None:
+def test_a_parameter_that_is_tied_comes_back_as_one_object(run):
     net = Net()
     loaded = _round_trip(run, dict(net.named_parameters(remove_duplicate=False)))
     assert loaded["head.weight"] is loaded["embedding.weight"]
@@ -260,7 +258,7 @@ def test_a_parameter_that_is_tied_comes_back_as_one_object(run: Run) -> None:
     assert type(loaded["scale"]) is torch.nn.Parameter
 
 
-def test_what_was_loaded_can_be_saved_again(run: Run) -> None:
+def test_what_was_loaded_can_be_saved_again(run):
     state = {"model": {"w": torch.randn(300, 300), "b": torch.randn(4)}, "x": chunks(1, 2)}
     run.save(1, state)
     loaded = run.load(1)
@@ -271,7 +269,7 @@ def test_what_was_loaded_can_be_saved_again(run: Run) -> None:
     assert same(run.load(3), state)
 
 
-def test_loaded_tensors_are_aligned_as_torch_aligns_its_own(run: Run) -> None:
+def test_loaded_tensors_are_aligned_as_torch_aligns_its_own(run):
     """Vector code sums up in another order where memory is aligned in another way."""
     state = {f"x{i}": torch.randn(1001 + i) for i in range(16)}
     run.save(1, state)
@@ -279,7 +277,7 @@ def test_loaded_tensors_are_aligned_as_torch_aligns_its_own(run: Run) -> None:
         assert {tensor.data_ptr() % 64 for tensor in each.values()} == {0}
 
 
-def test_a_tensor_may_be_called_what_a_stretch_of_another_is(run: Run) -> None:
+def test_a_tensor_may_be_called_what_a_stretch_of_another_is(run):
     names = [f"w{text}" for text in (" from byte 16,777,216", "[0:16777216]", "~2")]
     state = {"w": chunks(5, 5, 6)} | {name: random_bytes(100, i) for i, name in enumerate(names)}
     run.save(1, state)
@@ -287,7 +285,7 @@ def test_a_tensor_may_be_called_what_a_stretch_of_another_is(run: Run) -> None:
     run.checkpoint(1).verify()
 
 
-def test_a_loaded_state_outlives_the_store(run: Run) -> None:
+def test_a_loaded_state_outlives_the_store(run):
     x = random_bytes(MIB)
     run.save(1, {"x": x})
     loaded = run.load(1)
@@ -296,7 +294,7 @@ def test_a_loaded_state_outlives_the_store(run: Run) -> None:
     assert same(loaded["x"], x)
 
 
-def test_a_checkpoint_says_what_it_is(run: Run) -> None:
+def test_a_checkpoint_says_what_it_is(run):
     state = {"model": {"w": np.ones((2, 3), np.float32)}, "step": 7}
     metrics = {"loss": 0.25, "nan": float("nan"), "count": 3, "numpy": np.float32(0.5)}
     metrics["torch"] = torch.tensor(2.0)
@@ -316,14 +314,14 @@ def test_a_checkpoint_says_what_it_is(run: Run) -> None:
         assert checkpoint.state(mapped=False)["model"]["w"].flags.writeable
 
 
-def test_a_step_that_is_none_is_refused(run: Run) -> None:
+def test_a_step_that_is_none_is_refused(run):
     for step in (-1, 2**53, True, 1.0, "1", None):
         with pytest.raises(errors.BadLabel):
             run.save(step, {})  # type: ignore[arg-type]
     assert run.checkpoints() == []
 
 
-def test_steps_may_be_large_and_of_numpy(run: Run) -> None:
+def test_steps_may_be_large_and_of_numpy(run):
     for step in (0, 999_999, 1_000_000, 2**53 - 1, np.int64(5)):
         run.save(step, {"step": int(step)})
         assert run.load(int(step)) == {"step": step}
@@ -339,25 +337,25 @@ def test_steps_may_be_large_and_of_numpy(run: Run) -> None:
         ({"x": np.array([1, "a"], object)}, "x"),
     ],
 )
-def test_what_would_not_come_back_is_refused_by_its_path(run: Run, state: Any, path: str) -> None:
+def test_what_would_not_come_back_is_refused_by_its_path(run, state, path):
     with pytest.raises(errors.RefusedState, match=re.escape(path)):
         run.save(1, state)
     assert data_files(run) == {}
 
 
-def test_a_metric_that_is_no_number_is_refused(run: Run) -> None:
+def test_a_metric_that_is_no_number_is_refused(run):
     for metrics in ({"x": "high"}, {"x": None}, {"x": [1]}, {1: 1.0}, {"x": torch.zeros(3)}, [1]):
         with pytest.raises(errors.RefusedState):
             run.save(1, {}, metrics=metrics)  # type: ignore[arg-type]
 
 
-def test_a_run_without_checkpoints_has_nothing_to_load(run: Run) -> None:
+def test_a_run_without_checkpoints_has_nothing_to_load(run):
     for ref in ("latest", "best", 5, "5"):
         with pytest.raises(errors.RefNotFound):
             run.load(ref)
 
 
-def test_a_verify_that_is_neither_true_nor_false_is_refused(run: Run) -> None:
+def test_a_verify_that_is_neither_true_nor_false_is_refused(run):
     run.save(1, {"weight": np.ones(3)})
     for verify in ("require", "", 0, None):
         with pytest.raises(errors.BadOption, match="verify="):

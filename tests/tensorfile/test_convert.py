@@ -1,7 +1,5 @@
 """Conversion proves itself: nothing takes its name that is not what was read."""
 
-from __future__ import annotations
-
 import io
 import math
 import os
@@ -40,7 +38,7 @@ def damage(path: Path, at: int = -1) -> None:
     path.write_bytes(flipped(data, at % len(data)))
 
 
-def test_the_report_says_what_was_converted_and_by_which_digests(old: Path) -> None:
+def test_the_report_says_what_was_converted_and_by_which_digests(old):
     done = standfast.convert(old, old.with_suffix(".oxck"))
     assert (done.source, done.target, done.nbytes) == ("safetensors", "oxck", 64)
     for name, array in STATE.items():
@@ -48,7 +46,7 @@ def test_the_report_says_what_was_converted_and_by_which_digests(old: Path) -> N
         assert done.digests[name] == digests.digest(data).hex()
 
 
-def test_casts_are_listed_with_whether_they_are_exact(tmp_path: Path) -> None:
+def test_casts_are_listed_with_whether_they_are_exact(tmp_path):
     old = tmp_path / "old.safetensors"
     state = {
         "count": np.arange(3),
@@ -71,7 +69,7 @@ def test_casts_are_listed_with_whether_they_are_exact(tmp_path: Path) -> None:
     assert all(np.array_equal(loaded[name], array) for name, array in state.items())
 
 
-def test_a_damaged_source_is_never_converted(old: Path) -> None:
+def test_a_damaged_source_is_never_converted(old):
     damage(old)
     new = old.with_suffix(".oxck")
     new.write_bytes(b"what stood here")
@@ -98,8 +96,8 @@ def lose_a_bit(write: Any, fd: int, data: Any, offset: int) -> None:
 @pytest.mark.parametrize("suffix", [".npz", ".pt", ".oxck", ".tenzor", ".safetensors"])
 @pytest.mark.parametrize("extras", [True, False])
 def test_a_disk_that_loses_a_bit_is_caught_before_the_new_file_takes_its_name(
-    suffix: str, extras: bool, tmp_path: Path, seams: Seams
-) -> None:
+    suffix, extras, tmp_path, seams
+):
     old, new = tmp_path / "old.safetensors", tmp_path / f"new{suffix}"
     standfast.save(old, {"w": np.arange(10_000, dtype=np.float32)})
     seams.disk(write=lose_a_bit)
@@ -108,7 +106,7 @@ def test_a_disk_that_loses_a_bit_is_caught_before_the_new_file_takes_its_name(
     assert os.listdir(tmp_path) == [old.name]
 
 
-def test_a_source_that_changes_meanwhile_is_noticed(old: Path, seams: Seams) -> None:
+def test_a_source_that_changes_meanwhile_is_noticed(old, seams):
     def change(truncate: Any, fd: int, size: int) -> None:
         os.utime(old, ns=(1, 1))
         truncate(fd, size)
@@ -119,7 +117,7 @@ def test_a_source_that_changes_meanwhile_is_noticed(old: Path, seams: Seams) -> 
     assert os.listdir(old.parent) == [old.name]
 
 
-def test_a_full_disk_leaves_what_stood_there(old: Path, seams: Seams) -> None:
+def test_a_full_disk_leaves_what_stood_there(old, seams):
     def refuse(reserve: Any, fd: int, size: int) -> None:
         raise OSError(28, "No space left on device")
 
@@ -129,14 +127,14 @@ def test_a_full_disk_leaves_what_stood_there(old: Path, seams: Seams) -> None:
     assert os.listdir(old.parent) == [old.name]
 
 
-def test_a_file_can_be_converted_in_its_own_place(old: Path) -> None:
+def test_a_file_can_be_converted_in_its_own_place(old):
     before = standfast.load(old)
     standfast.convert(old, old, format="npz", replace=True)
     assert standfast.open(old).format == "npz"
     assert all(same_bytes(standfast.load(old)[name], before[name]) for name in STATE)
 
 
-def test_what_the_new_format_lacks_is_refused_or_listed(tmp_path: Path) -> None:
+def test_what_the_new_format_lacks_is_refused_or_listed(tmp_path):
     old, new = tmp_path / "old.pt", tmp_path / "new.safetensors"
     tree = {"model": {"w": torch.ones(2)}, "best": math.inf, "key": b"\x00", "epoch": 3}
     torch.save(tree, old)
@@ -157,9 +155,7 @@ def test_what_the_new_format_lacks_is_refused_or_listed(tmp_path: Path) -> None:
         ({"rng": [np.arange(3)], "n": 1}, r"rng\.0", "rng.0: a ndarray, left out", {"n": 1}),
     ],
 )
-def test_a_tree_loses_nothing_without_a_word(
-    tree: Any, path: str, left_out: str, kept: Any, tmp_path: Path
-) -> None:
+def test_a_tree_loses_nothing_without_a_word(tree, path, left_out, kept, tmp_path):
     old, new = tmp_path / "a.pt", tmp_path / "a.npz"
     torch.save({"w": torch.ones(2), **tree}, old)
     with pytest.raises(errors.RefusedMetadata, match=f"'{path}'"):
@@ -169,7 +165,7 @@ def test_a_tree_loses_nothing_without_a_word(
     assert standfast.open(new).metadata == kept
 
 
-def test_without_extras_typed_metadata_is_refused_or_becomes_text(old: Path) -> None:
+def test_without_extras_typed_metadata_is_refused_or_becomes_text(old):
     new = old.with_suffix(".oxck")
     with pytest.raises(errors.RefusedMetadata, match="'step'"):
         standfast.convert(old, new, extras=False)
@@ -182,7 +178,7 @@ def test_without_extras_typed_metadata_is_refused_or_becomes_text(old: Path) -> 
     assert list(done.metadata) == ["step: left out"]
 
 
-def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
+def test_memory_does_not_grow_with_the_file(tmp_path):
     """From a compressed source, whose tensor is nowhere in the file as it is in memory."""
     big = np.zeros(40 << 18, np.float32)  # 40 MiB
     big[::1000] = 1
@@ -211,7 +207,7 @@ def anywhere(request: pytest.FixtureRequest, seams: Seams) -> None:
 
 @pytest.mark.usefixtures("anywhere")
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
-def test_a_damaged_file_of_numpy_is_never_converted(save: Any, tmp_path: Path) -> None:
+def test_a_damaged_file_of_numpy_is_never_converted(save, tmp_path):
     """It holds no digests of ours, and would get some that say that the damage is right."""
     path = tmp_path / "a.npz"
     save(path, fine=np.ones(2), w=np.random.default_rng(0).standard_normal(5000))
@@ -224,7 +220,7 @@ def test_a_damaged_file_of_numpy_is_never_converted(save: Any, tmp_path: Path) -
 
 
 @pytest.mark.usefixtures("anywhere")
-def test_whatever_lies_strangely_converts_on_any_file_system(tmp_path: Path) -> None:
+def test_whatever_lies_strangely_converts_on_any_file_system(tmp_path):
     array = np.arange(60, dtype=np.int32).reshape(3, 4, 5)
     state = {"c": array, "f": np.asfortranarray(array), "b": array.astype(">i4"), "e": array[:0]}
     for save in (np.savez, np.savez_compressed):
@@ -235,9 +231,7 @@ def test_whatever_lies_strangely_converts_on_any_file_system(tmp_path: Path) -> 
             assert all(np.array_equal(loaded[name], state[name]) for name in state)
 
 
-def test_casting_a_compressed_tensor_inflates_it_once_for_each_pass(
-    tmp_path: Path, seams: Seams
-) -> None:
+def test_casting_a_compressed_tensor_inflates_it_once_for_each_pass(tmp_path, seams):
     """Elements that lie across two pieces are no reason to begin again."""
     begun = []
     seams.system(isal_zlib, decompressobj=lambda new, bits: begun.append(bits) or new(bits))
@@ -249,13 +243,13 @@ def test_casting_a_compressed_tensor_inflates_it_once_for_each_pass(
     assert len(begun) == 2 + 4
 
 
-def test_a_conversion_needs_a_path(old: Path) -> None:
+def test_a_conversion_needs_a_path(old):
     for target in (None, 5, io.BytesIO()):
         with pytest.raises(errors.WriteFailed):
             standfast.convert(old, target)
 
 
-def test_what_tensors_only_leaves_out_is_listed(tmp_path: Path) -> None:
+def test_what_tensors_only_leaves_out_is_listed(tmp_path):
     torch.save({"w": torch.ones(1), "layer": torch.nn.Linear(2, 2)}, tmp_path / "a.pt")
     done = standfast.convert(tmp_path / "a.pt", tmp_path / "a.npz", tensors_only=True)
     assert list(done.digests) == ["w"]
@@ -264,7 +258,7 @@ def test_what_tensors_only_leaves_out_is_listed(tmp_path: Path) -> None:
         assert file.left_out == {"layer": "torch.nn.modules.linear.Linear"}
 
 
-def test_a_file_is_replaced_only_if_asked(tmp_path: Path) -> None:
+def test_a_file_is_replaced_only_if_asked(tmp_path):
     standfast.save(tmp_path / "a.npz", {"w": np.ones(3)})
     target = tmp_path / "b.safetensors"
     target.write_bytes(b"precious")

@@ -1,10 +1,7 @@
 """What differs between two files, and by how much; of long tensors, only what differs is read."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -28,7 +25,7 @@ def compared(folder: Path, before: dict[str, Array], after: dict[str, Array]) ->
     return standfast.diff(folder / "a.npz", folder / "b.pt")
 
 
-def test_new_gone_and_same_tensors(tmp_path: Path) -> None:
+def test_new_gone_and_same_tensors(tmp_path):
     same = {"same": np.array([math.nan, 0.0])}
     found = compared(tmp_path, same | {"gone": np.ones(3)}, same | {"new": np.ones(1)})
     assert list(found.added) == ["new"]
@@ -41,7 +38,7 @@ def test_new_gone_and_same_tensors(tmp_path: Path) -> None:
     assert (found.same, found.by_digests) == (0, 1)
 
 
-def test_max_mean_and_share(tmp_path: Path) -> None:
+def test_max_mean_and_share(tmp_path):
     before = np.zeros((4, 5), np.float32)
     after = before.copy()
     after[0, 0], after[3, 4] = 2, -6
@@ -49,7 +46,7 @@ def test_max_mean_and_share(tmp_path: Path) -> None:
     assert (change.max, change.mean, change.share) == (6.0, 8 / 20, 2 / 20)
 
 
-def test_the_worst_comes_first(tmp_path: Path) -> None:
+def test_the_worst_comes_first(tmp_path):
     before = {name: np.zeros(4) for name in ("small", "large", "shape", "nan")}
     after = {
         "small": np.array([0, 0, 0, 0.1]),
@@ -63,7 +60,7 @@ def test_the_worst_comes_first(tmp_path: Path) -> None:
     assert changed[1].max == math.inf
 
 
-def test_another_dtype_is_a_change_measured_by_value(tmp_path: Path) -> None:
+def test_another_dtype_is_a_change_measured_by_value(tmp_path):
     before, after = np.array([0.5, 1 / 3]), np.array([0.5, 1 / 3], np.float32)
     (change,) = compared(tmp_path, {"w": before}, {"w": after}).changed
     assert (change.before.dtype, change.after.dtype) == ("float64", "float32")
@@ -86,16 +83,14 @@ def test_another_dtype_is_a_change_measured_by_value(tmp_path: Path) -> None:
         (np.array([1.0, 2.0]), np.array([1, 3]), 1.0, 0.5),
     ],
 )
-def test_distances_are_right_at_the_edges(
-    before: Array, after: Array, largest: float, share: float, tmp_path: Path
-) -> None:
+def test_distances_are_right_at_the_edges(before, after, largest, share, tmp_path):
     (change,) = compared(tmp_path, {"w": before}, {"w": after}).changed
     assert (change.max, change.share) == (largest, share)
 
 
 @given(data=st.data())
 @settings(max_examples=40, deadline=None)
-def test_differences_agree_with_numpy(tmp_path_factory: pytest.TempPathFactory, data: Any) -> None:
+def test_differences_agree_with_numpy(tmp_path_factory, data):
     folder = tmp_path_factory.mktemp("diff")
     dtype = data.draw(st.sampled_from(["float32", "int16", "uint64", "complex64"]))
     before = data.draw(arrays([dtype]))
@@ -117,7 +112,7 @@ def test_differences_agree_with_numpy(tmp_path_factory: pytest.TempPathFactory, 
         assert changed[0].share == sum(unequal) / before.size
 
 
-def test_metadata_is_compared_by_type_all_the_way_down(tmp_path: Path) -> None:
+def test_metadata_is_compared_by_type_all_the_way_down(tmp_path):
     a, b = tmp_path / "a.npz", tmp_path / "b.oxck"
     pairs = [(1, 2), (1, True), ([1, True], [1.0, 1]), ({"a": 1}, {"a": True}), ([], {}), ("1", 1)]
     differing = {str(i): pair for i, pair in enumerate(pairs)}
@@ -132,7 +127,7 @@ def test_metadata_is_compared_by_type_all_the_way_down(tmp_path: Path) -> None:
 
 
 @pytest.mark.guarantee("G9")
-def test_a_damaged_tensor_with_equal_digests_is_not_called_the_same(tmp_path: Path) -> None:
+def test_a_damaged_tensor_with_equal_digests_is_not_called_the_same(tmp_path):
     """It is not read: `verify` finds the damage."""
     compared(tmp_path, {"w": np.ones(1000)}, {"w": np.ones(1000)})
     a = tmp_path / "a.npz"
@@ -169,9 +164,7 @@ def turn_a_bit(path: Path, array: Array, element: int) -> None:
     path.write_bytes(flipped(data, data.index(array[element : element + 64].tobytes())))
 
 
-def test_the_figures_are_those_of_the_whole_tensor(
-    before: Array, after: Array, tmp_path: Path
-) -> None:
+def test_the_figures_are_those_of_the_whole_tensor(before, after, tmp_path):
     for name, array in {"a": before, "b": after}.items():
         for extras in (True, False):
             path = tmp_path / f"{name} {extras}.safetensors"
@@ -185,9 +178,7 @@ def test_the_figures_are_those_of_the_whole_tensor(
     assert change.max == np.abs(after.astype(float) - before.astype(float)).max()
 
 
-def test_only_chunks_that_differ_are_read_from_files(
-    before: Array, after: Array, tmp_path: Path
-) -> None:
+def test_only_chunks_that_differ_are_read_from_files(before, after, tmp_path):
     a, b = tmp_path / "a.safetensors", tmp_path / "b.safetensors"
     standfast.save(a, {"w": before})
     standfast.save(b, {"w": after})
@@ -199,9 +190,7 @@ def test_only_chunks_that_differ_are_read_from_files(
         standfast.diff(a, b)
 
 
-def test_only_chunks_that_differ_are_read_from_a_store(
-    before: Array, after: Array, tmp_path: Path
-) -> None:
+def test_only_chunks_that_differ_are_read_from_a_store(before, after, tmp_path):
     store = standfast.Store(tmp_path)
     with store.run("gpt") as run:
         old, new = run.save(1, {"w": before}), run.save(2, {"w": after})
@@ -217,7 +206,7 @@ def test_only_chunks_that_differ_are_read_from_a_store(
     assert store.index.damaged_files() == {path.name}
 
 
-def test_chunks_are_found_in_whatever_file_they_lie(tmp_path: Path) -> None:
+def test_chunks_are_found_in_whatever_file_they_lie(tmp_path):
     first, second = (np.full(CHUNK, value, np.uint8) for value in (1, 2))
     with standfast.Store(tmp_path).run("gpt") as run:
         run.save(1, {"w": first})
@@ -229,7 +218,7 @@ def test_chunks_are_found_in_whatever_file_they_lie(tmp_path: Path) -> None:
     assert [(read(n)[0], read(n).size) for n in range(3)] == [(2, CHUNK), (1, CHUNK), (2, 70_000)]
 
 
-def test_a_strided_view_and_a_file_without_digests_are_read_whole(tmp_path: Path) -> None:
+def test_a_strided_view_and_a_file_without_digests_are_read_whole(tmp_path):
     square = np.arange(CHUNK // 2, dtype=np.float32).reshape(2, -1)
     with standfast.Store(tmp_path / "store").run("gpt") as run:
         old = run.save(1, {"w": square, "transposed": square.T})

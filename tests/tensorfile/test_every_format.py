@@ -1,7 +1,5 @@
 """The same verbs over every format: what goes in comes out, from one into another too."""
 
-from __future__ import annotations
-
 import io
 import json
 from itertools import product
@@ -52,7 +50,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("format", GENERAL)
 @given(data=st.data())
 @settings(max_examples=12, deadline=None)
-def test_what_is_saved_is_what_is_loaded(format: str, folder: Path, data: st.DataObject) -> None:
+def test_what_is_saved_is_what_is_loaded(format, folder, data):
     state, facts = data.draw(states(format)), data.draw(metadata)
     path = folder / f"state{SUFFIX[format]}"
     standfast.save(path, state, facts)
@@ -78,9 +76,7 @@ def test_what_is_saved_is_what_is_loaded(format: str, folder: Path, data: st.Dat
 @pytest.mark.parametrize("format", GENERAL)
 @given(data=st.data())
 @settings(max_examples=8, deadline=None)
-def test_bare_files_hold_the_same_and_nothing_of_ours(
-    format: str, folder: Path, data: st.DataObject
-) -> None:
+def test_bare_files_hold_the_same_and_nothing_of_ours(format, folder, data):
     state = {f"tensor {i}": each for i, each in enumerate(data.draw(states(format)).values())}
     path = folder / f"bare{SUFFIX[format]}"
     standfast.save(path, state, extras=False)
@@ -97,9 +93,7 @@ def test_bare_files_hold_the_same_and_nothing_of_ours(
 @pytest.mark.parametrize(("source", "target"), list(product(GENERAL, GENERAL)))
 @given(data=st.data())
 @settings(max_examples=3, deadline=None)
-def test_every_pair_of_formats_converts_with_equal_digests(
-    source: str, target: str, folder: Path, data: st.DataObject
-) -> None:
+def test_every_pair_of_formats_converts_with_equal_digests(source, target, folder, data):
     state, facts = in_order(source, data.draw(states(source, target))), data.draw(metadata)
     old, new = folder / f"old{SUFFIX[source]}", folder / f"new{SUFFIX[target]}"
     standfast.save(old, state, facts)
@@ -118,7 +112,7 @@ def test_every_pair_of_formats_converts_with_equal_digests(
         assert new.read_bytes() == direct.read_bytes()
 
 
-def test_a_format_can_be_named_and_is_found_by_content(tmp_path: Path) -> None:
+def test_a_format_can_be_named_and_is_found_by_content(tmp_path):
     path = tmp_path / "weights.bin"
     with pytest.raises(UnknownFormat, match=r"\.oxck"):
         standfast.save(path, {})
@@ -133,9 +127,7 @@ def test_a_format_can_be_named_and_is_found_by_content(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("format", ["tenzor", "oxck", "npz"])
-def test_what_a_format_lacks_is_refused_by_name_unless_it_is_cast(
-    format: str, tmp_path: Path
-) -> None:
+def test_what_a_format_lacks_is_refused_by_name_unless_it_is_cast(format, tmp_path):
     path = tmp_path / f"state{SUFFIX[format]}"
     state = {
         "fine": np.ones(2, np.float32),
@@ -155,9 +147,7 @@ def test_what_a_format_lacks_is_refused_by_name_unless_it_is_cast(
 
 @pytest.mark.parametrize("name", ["sunc_scalar_2d", "sunc_u1_2d"])
 @pytest.mark.parametrize("suffix", [".sunc", ".npz", ".pt", ".safetensors"])
-def test_a_snapshot_comes_back_from_another_format_byte_for_byte(
-    name: str, suffix: str, tmp_path: Path
-) -> None:
+def test_a_snapshot_comes_back_from_another_format_byte_for_byte(name, suffix, tmp_path):
     golden, there, back = GOLDEN / f"{name}.sunc", tmp_path / f"a{suffix}", tmp_path / "b.sunc"
     if name == "sunc_u1_2d" and suffix == ".safetensors":
         with pytest.raises(UnsupportedDType, match="'links'"):
@@ -172,7 +162,7 @@ def test_a_snapshot_comes_back_from_another_format_byte_for_byte(
     assert back.read_bytes() == golden.read_bytes()
 
 
-def test_sections_in_another_order_and_another_dtype_are_the_same_snapshot(tmp_path: Path) -> None:
+def test_sections_in_another_order_and_another_dtype_are_the_same_snapshot(tmp_path):
     golden = GOLDEN / "sunc_scalar_2d.sunc"
     with standfast.open(golden) as file:
         sections = dict(reversed(list(file.items())))

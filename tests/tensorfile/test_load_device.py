@@ -1,7 +1,5 @@
 """Loading to a device and as another dtype gives what loading to the host gives."""
 
-from __future__ import annotations
-
 import io
 import warnings
 from collections.abc import Iterator
@@ -21,7 +19,6 @@ from standfast.tensors import DTYPES, Packed, TensorSpec
 from standfast.tensors.cast import cast_array, cast_spec, castable_dtype
 from tests import GOLDEN
 from tests.kit.devices import LateDevice, put_tensors_on
-from tests.kit.seams import Seams
 from tests.kit.stores import same
 
 FLOATS = ["float64", "float32", "bfloat16", "float16"]
@@ -82,9 +79,7 @@ def _write(path: Path) -> None:
     "name", ["a.safetensors", "a.npz", "foreign.npz", "a.pt", "a.tenzor", "a.sunc", "a.oxck"]
 )
 @pytest.mark.parametrize("cast", [None, "bfloat16"])
-def test_every_format_comes_to_the_device_as_it_comes_to_the_host(
-    name: str, cast: str | None, tmp_path: Path, device: LateDevice
-) -> None:
+def test_every_format_comes_to_the_device_as_it_comes_to_the_host(name, cast, tmp_path, device):
     path = tmp_path / name
     _write(path)
     expected = _load(path, cast=cast)
@@ -93,7 +88,7 @@ def test_every_format_comes_to_the_device_as_it_comes_to_the_host(
     assert len(arrived) == sum(tensor.numel() > 0 for tensor in expected.values())
 
 
-def test_packed_tensors_come_to_the_device(tmp_path: Path, device: LateDevice) -> None:
+def test_packed_tensors_come_to_the_device(tmp_path, device):
     path = tmp_path / "a.safetensors"
     packed = Packed(np.arange(12, dtype=np.uint8), "float6_e2m3fn", (4, 4))
     four = Packed(np.arange(8, dtype=np.uint8), "float4_e2m1fn", (4, 4))
@@ -102,14 +97,14 @@ def test_packed_tensors_come_to_the_device(tmp_path: Path, device: LateDevice) -
     assert _same(found, _load(path))
 
 
-def test_a_stream_is_loaded_to_the_device(device: LateDevice) -> None:
+def test_a_stream_is_loaded_to_the_device(device):
     file = io.BytesIO()
     standfast.save(file, _state(large=False), format="safetensors")
     data = file.getvalue()
     assert _same(_load(io.BytesIO(data), device="late"), _load(io.BytesIO(data)))
 
 
-def test_the_device_may_be_given_as_torch_has_it(tmp_path: Path, device: LateDevice) -> None:
+def test_the_device_may_be_given_as_torch_has_it(tmp_path, device):
     path = tmp_path / "a.safetensors"
     standfast.save(path, {"a": np.arange(3.0)})
     for framework in ("numpy", "torch"):
@@ -121,7 +116,7 @@ def test_the_device_may_be_given_as_torch_has_it(tmp_path: Path, device: LateDev
     assert device.incoming
 
 
-def test_what_is_no_device_or_dtype_is_refused(tmp_path: Path, device: LateDevice) -> None:
+def test_what_is_no_device_or_dtype_is_refused(tmp_path, device):
     path = tmp_path / "not looked at"
     with pytest.raises(BadOption, match="framework='torch'"):
         standfast.load(path, device="late")  # arrays of NumPy lie on no device
@@ -134,7 +129,7 @@ def test_what_is_no_device_or_dtype_is_refused(tmp_path: Path, device: LateDevic
     assert castable_dtype(torch.bfloat16) == castable_dtype("bfloat16") == "bfloat16"
 
 
-def test_a_file_without_digests_still_warns(tmp_path: Path, device: LateDevice) -> None:
+def test_a_file_without_digests_still_warns(tmp_path, device):
     path = tmp_path / "a.npz"
     np.savez(path, a=np.arange(3.0))
     with pytest.warns(NotVerified, match="CRC-32") as caught:
@@ -142,7 +137,7 @@ def test_a_file_without_digests_still_warns(tmp_path: Path, device: LateDevice) 
     assert caught[0].filename == __file__
 
 
-def test_damage_is_found_on_the_way(tmp_path: Path, device: LateDevice) -> None:
+def test_damage_is_found_on_the_way(tmp_path, device):
     path = tmp_path / "a.safetensors"
     standfast.save(path, {"a": np.zeros(100, np.uint8), "b": np.full(100, 77, np.uint8)})
     path.write_bytes(path.read_bytes().replace(b"M" * 100, b"M" * 99 + b"N"))
@@ -153,9 +148,7 @@ def test_damage_is_found_on_the_way(tmp_path: Path, device: LateDevice) -> None:
     assert standfast.load(path, "torch", verify=False, device="late")["b"][-1] == 78
 
 
-def test_what_only_crcs_tell_of_is_checked_before_it_is_copied(
-    tmp_path: Path, device: LateDevice
-) -> None:
+def test_what_only_crcs_tell_of_is_checked_before_it_is_copied(tmp_path, device):
     path = tmp_path / "a.npz"
     np.savez(path, a=np.full(100, 77, np.uint8))
     path.write_bytes(path.read_bytes().replace(b"M" * 100, b"M" * 99 + b"N"))
@@ -164,7 +157,7 @@ def test_what_only_crcs_tell_of_is_checked_before_it_is_copied(
     assert not device.incoming
 
 
-def test_a_device_without_memory_says_so(tmp_path: Path, device: LateDevice, seams: Seams) -> None:
+def test_a_device_without_memory_says_so(tmp_path, device, seams):
     def refuse(empty: Any, spec: TensorSpec) -> Any:
         raise CopyFailed("late:0: out of memory")
 
@@ -176,7 +169,7 @@ def test_a_device_without_memory_says_so(tmp_path: Path, device: LateDevice, sea
 
 
 @pytest.mark.parametrize("framework", ["numpy", "torch"])
-def test_all_floats_are_cast_and_nothing_else(tmp_path: Path, framework: str) -> None:
+def test_all_floats_are_cast_and_nothing_else(tmp_path, framework):
     path = tmp_path / "a.safetensors"
     odd = {"eight": np.ones(3, ml_dtypes.float8_e5m2), "pair": np.ones(2, np.complex64)}
     state = _state(large=False) | odd
@@ -189,7 +182,7 @@ def test_all_floats_are_cast_and_nothing_else(tmp_path: Path, framework: str) ->
 
 
 @pytest.mark.parametrize("mapped", [True, False])
-def test_what_was_cast_can_be_written_to(tmp_path: Path, mapped: bool) -> None:
+def test_what_was_cast_can_be_written_to(tmp_path, mapped):
     path = tmp_path / "a.safetensors"
     standfast.save(path, {"a": np.arange(3.0), "b": np.arange(3, dtype=np.float32)})
     found = standfast.load(path, cast="float32", mapped=mapped)
@@ -212,7 +205,7 @@ def _values(dtype: str) -> np.ndarray[Any, Any]:
 
 
 @pytest.mark.parametrize("before", FLOATS)
-def test_the_bits_are_those_that_torch_casts_to(before: str) -> None:
+def test_the_bits_are_those_that_torch_casts_to(before):
     values = _values(before)
     with np.errstate(invalid="ignore"):
         values = values[~np.isnan(values.astype(np.float64))]
@@ -224,14 +217,14 @@ def test_the_bits_are_those_that_torch_casts_to(before: str) -> None:
         assert found.tobytes() == expected.numpy().tobytes()
 
 
-def test_a_value_beyond_the_dtype_becomes_infinite_without_a_warning() -> None:
+def test_a_value_beyond_the_dtype_becomes_infinite_without_a_warning():
     with np.errstate(all="raise"):
         values = np.array([1e300, -70000.0, 1e-300])
         found = cast_array(values, TensorSpec("float64", (3,)), "float16")
     assert found.tolist() == [np.inf, -np.inf, 0.0]
 
 
-def test_a_spec_is_cast_only_if_it_is_of_floats() -> None:
+def test_a_spec_is_cast_only_if_it_is_of_floats():
     for before, to, after in (
         ("float32", "float16", "float16"),
         ("float32", None, "float32"),

@@ -1,11 +1,8 @@
 """What was saved is what is loaded: every dtype, shape and stride, bit for bit."""
 
-from __future__ import annotations
-
 import io
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +12,6 @@ from hypothesis import strategies as st
 import standfast
 from standfast.errors import BadOption, ClosedFile
 from standfast.tensors import Packed
-from tests.formats.builders import Array
 from tests.kit.seams import Seams
 from tests.kit.strategies import arrays, metadata, names, packed, same_bytes
 
@@ -28,9 +24,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.guarantee("G4")
 @given(st.dictionaries(names, arrays() | packed(), max_size=6), metadata)
 @settings(max_examples=50, deadline=None)
-def test_tensors_and_metadata_come_back_as_they_were(
-    folder: Path, tensors: dict[str, Array | Packed], metadata: dict[str, Any]
-) -> None:
+def test_tensors_and_metadata_come_back_as_they_were(folder, tensors, metadata):
     path = folder / "state.safetensors"
     standfast.save(path, tensors, metadata)
     expected = {
@@ -60,7 +54,7 @@ def test_tensors_and_metadata_come_back_as_they_were(
 
 @given(arrays(), st.data())
 @settings(max_examples=50, deadline=None)
-def test_a_slice_is_what_numpy_would_give(folder: Path, array: Array, data: st.DataObject) -> None:
+def test_a_slice_is_what_numpy_would_give(folder, array, data):
     path = folder / "slice.safetensors"
     standfast.save(path, {"x": array})
     index = tuple(
@@ -77,9 +71,7 @@ def test_a_slice_is_what_numpy_would_give(folder: Path, array: Array, data: st.D
 
 @given(arrays(["int8", "bfloat16", "float64", "complex64"]), st.integers(1, 4))
 @settings(max_examples=40, deadline=None)
-def test_a_tensor_survives_being_cut_into_blocks_anywhere(
-    folder: Path, array: Array, pages: int
-) -> None:
+def test_a_tensor_survives_being_cut_into_blocks_anywhere(folder, array, pages):
     path = folder / "blocks.safetensors"
     tensors = {"head": np.arange(997, dtype=np.float64), "x": array, "y": np.tile(array, 50)}
     with Seams.until_end() as seams:
@@ -89,7 +81,7 @@ def test_a_tensor_survives_being_cut_into_blocks_anywhere(
     assert all(same_bytes(loaded[name], value) for name, value in tensors.items())
 
 
-def test_the_same_tensors_give_the_same_bytes(tmp_path: Path) -> None:
+def test_the_same_tensors_give_the_same_bytes(tmp_path):
     array = np.arange(24, dtype=np.float32).reshape(4, 6)
     for name, value in {
         "c order": array,
@@ -102,13 +94,13 @@ def test_the_same_tensors_give_the_same_bytes(tmp_path: Path) -> None:
     assert len(files) == 1
 
 
-def test_tensors_come_in_pairs_too_and_keep_their_order(tmp_path: Path) -> None:
+def test_tensors_come_in_pairs_too_and_keep_their_order(tmp_path):
     path, dtypes = tmp_path / "state.safetensors", {"z": "u1", "a": "f8", "b": "f4"}
     standfast.save(path, ((name, np.ones(2, dtype)) for name, dtype in dtypes.items()))
     assert list(standfast.load(path)) == ["z", "a", "b"]
 
 
-def test_what_is_written_to_a_loaded_tensor_stays_in_memory(tmp_path: Path) -> None:
+def test_what_is_written_to_a_loaded_tensor_stays_in_memory(tmp_path):
     path = tmp_path / "state.safetensors"
     standfast.save(path, {"x": np.zeros(10_000)})
     first = standfast.load(path)
@@ -117,7 +109,7 @@ def test_what_is_written_to_a_loaded_tensor_stays_in_memory(tmp_path: Path) -> N
     assert first["x"].sum() == 10_000
 
 
-def test_a_file_can_be_saved_over_while_its_tensors_are_mapped(tmp_path: Path) -> None:
+def test_a_file_can_be_saved_over_while_its_tensors_are_mapped(tmp_path):
     path = tmp_path / "state.safetensors"
     standfast.save(path, {"x": np.arange(100_000.0)})
     with standfast.open(path) as file:
@@ -130,14 +122,14 @@ def test_a_file_can_be_saved_over_while_its_tensors_are_mapped(tmp_path: Path) -
     assert standfast.load(path)["x"][0] == 2 * 99_999
 
 
-def test_an_open_file_can_be_saved_as_it_is(tmp_path: Path) -> None:
+def test_an_open_file_can_be_saved_as_it_is(tmp_path):
     standfast.save(tmp_path / "a.safetensors", {"x": np.arange(5), "y": np.ones((2, 3))})
     with standfast.open(tmp_path / "a.safetensors") as file:
         standfast.save(tmp_path / "b.safetensors", file, file.metadata)
     assert (tmp_path / "a.safetensors").read_bytes() == (tmp_path / "b.safetensors").read_bytes()
 
 
-def test_arrays_outlive_the_file_they_came_from(tmp_path: Path) -> None:
+def test_arrays_outlive_the_file_they_came_from(tmp_path):
     path = tmp_path / "state.safetensors"
     standfast.save(path, {"x": np.arange(5.0)})
     with standfast.open(path) as file:
@@ -148,7 +140,7 @@ def test_arrays_outlive_the_file_they_came_from(tmp_path: Path) -> None:
         file["x"]
 
 
-def test_a_verify_that_is_neither_true_nor_false_is_refused(tmp_path: Path) -> None:
+def test_a_verify_that_is_neither_true_nor_false_is_refused(tmp_path):
     path = tmp_path / "a.safetensors"
     standfast.save(path, {"a": np.ones(3)})
     for verify in ("require", "no", "", 0, None):

@@ -1,11 +1,8 @@
 """What a save refuses, before a byte is written."""
 
-from __future__ import annotations
-
 import io
 import os
 import warnings
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +12,6 @@ from safetensors import safe_open
 import standfast
 from standfast import errors
 from tests.formats.builders import flipped
-from tests.kit.seams import Seams
 
 ONE = np.ones(1)
 
@@ -38,9 +34,7 @@ REFUSED: list[tuple[type[Exception], list[Any]]] = [
 
 
 @pytest.mark.parametrize(("error", "cases"), REFUSED)
-def test_a_tensor_that_cannot_be_written_is_refused_by_name(
-    error: type[Exception], cases: list[Any], tmp_path: Path
-) -> None:
+def test_a_tensor_that_cannot_be_written_is_refused_by_name(error, cases, tmp_path):
     path = tmp_path / "state.safetensors"
     standfast.save(path, {"old": ONE})
     before = path.read_bytes()
@@ -53,14 +47,14 @@ def test_a_tensor_that_cannot_be_written_is_refused_by_name(
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_more_than_a_header_can_hold_is_refused(tmp_path: Path, seams: Seams) -> None:
+def test_more_than_a_header_can_hold_is_refused(tmp_path, seams):
     seams.bound("bytes of a safetensors header", 4088)
     standfast.save(tmp_path / "fits.safetensors", {"a": ONE}, {"text": "x" * 3000})
     with pytest.raises(errors.RefusedTensor):
         standfast.save(tmp_path / "state.safetensors", {"a": ONE}, {"text": "x" * 4000})
 
 
-def test_metadata_that_would_not_come_back_the_same_is_refused(tmp_path: Path) -> None:
+def test_metadata_that_would_not_come_back_the_same_is_refused(tmp_path):
     values = (float("nan"), float("inf"), (1, 2), np.float64(1), {"b": [1, {2}]}, {1: 2}, "\ud800")
     keys = (1, "standfast.digest", "standfast.mine", "\ud800")
     for metadata in (*({"a": v} for v in values), *({k: "x"} for k in keys), [("a", 1)]):
@@ -69,7 +63,7 @@ def test_metadata_that_would_not_come_back_the_same_is_refused(tmp_path: Path) -
     assert list(tmp_path.iterdir()) == []
 
 
-def test_metadata_keeps_its_types_and_strings_stay_as_they_are(tmp_path: Path) -> None:
+def test_metadata_keeps_its_types_and_strings_stay_as_they_are(tmp_path):
     metadata = {"format": "pt", "step": 3, "text": "3", "nothing": None, "lr": 1e-4, "big": 2**80}
     path = tmp_path / "state.safetensors"
     standfast.save(path, {}, metadata)
@@ -83,7 +77,7 @@ def test_metadata_keeps_its_types_and_strings_stay_as_they_are(tmp_path: Path) -
     assert {k: v for k, v in strings.items() if not k.startswith("standfast.")} == expected
 
 
-def test_a_stream_that_takes_less_than_it_is_given_gets_the_rest() -> None:
+def test_a_stream_that_takes_less_than_it_is_given_gets_the_rest():
     class Slow(io.RawIOBase):
         def __init__(self) -> None:
             self.data = bytearray()
@@ -98,7 +92,7 @@ def test_a_stream_that_takes_less_than_it_is_given_gets_the_rest() -> None:
     assert bytes(stream.data) == whole.getvalue()
 
 
-def test_a_stream_that_does_not_block_does_not_lose_bytes_silently() -> None:
+def test_a_stream_that_does_not_block_does_not_lose_bytes_silently():
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     with (
@@ -109,7 +103,7 @@ def test_a_stream_that_does_not_block_does_not_lose_bytes_silently() -> None:
         standfast.save(stream, {"a": np.zeros(1 << 20, np.uint8)})
 
 
-def test_what_cannot_be_written_to_is_refused(tmp_path: Path) -> None:
+def test_what_cannot_be_written_to_is_refused(tmp_path):
     class Full(io.RawIOBase):
         def write(self, data: Any) -> int:
             raise OSError(28, "No space left on device")
@@ -126,7 +120,7 @@ def test_what_cannot_be_written_to_is_refused(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_cannot_be_read_is_refused() -> None:
+def test_what_cannot_be_read_is_refused():
     closed = io.BytesIO(b"x" * 100)
     closed.close()
     for source in (closed, io.StringIO("x" * 100), 3.5):
@@ -134,7 +128,7 @@ def test_what_cannot_be_read_is_refused() -> None:
             standfast.open(source)  # type: ignore[arg-type]
 
 
-def test_paths_may_be_bytes_and_streams_may_be_empty_containers(tmp_path: Path) -> None:
+def test_paths_may_be_bytes_and_streams_may_be_empty_containers(tmp_path):
     class Sized(io.BytesIO):
         def __len__(self) -> int:
             return len(self.getvalue())
@@ -145,7 +139,7 @@ def test_paths_may_be_bytes_and_streams_may_be_empty_containers(tmp_path: Path) 
     assert (tmp_path / "state.safetensors").read_bytes() == stream.getvalue()
 
 
-def test_subclasses_of_arrays_are_saved_as_the_arrays_they_are(tmp_path: Path) -> None:
+def test_subclasses_of_arrays_are_saved_as_the_arrays_they_are(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PendingDeprecationWarning)
         matrix = np.matrix(np.arange(3 << 18, dtype=float).reshape(1024, -1))
@@ -155,7 +149,7 @@ def test_subclasses_of_arrays_are_saved_as_the_arrays_they_are(tmp_path: Path) -
     assert np.array_equal(loaded["t"], np.asarray(matrix).T)
 
 
-def test_damage_met_while_saving_an_open_file_is_reported_as_damage(tmp_path: Path) -> None:
+def test_damage_met_while_saving_an_open_file_is_reported_as_damage(tmp_path):
     path = tmp_path / "state.safetensors"
     standfast.save(path, {"a": ONE})
     path.write_bytes(flipped(path.read_bytes(), path.stat().st_size - 1))

@@ -1,13 +1,10 @@
 """Random states: captured, kept by a store, and put back to the bit."""
 
-from __future__ import annotations
-
 import copy
 import random
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +14,6 @@ import torch
 import standfast
 from standfast.errors import BadField, RefusedState, StateMismatch
 from standfast.tensors import randomness
-from tests.kit.seams import Seams
 
 BIT_GENERATORS = ["MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64"]
 
@@ -44,7 +40,7 @@ def _draws() -> list[Any]:
     ]
 
 
-def test_after_a_restore_the_same_numbers_are_drawn() -> None:
+def test_after_a_restore_the_same_numbers_are_drawn():
     _draws()
     states = randomness.capture()
     drawn = _draws()
@@ -53,7 +49,7 @@ def test_after_a_restore_the_same_numbers_are_drawn() -> None:
     assert _draws() == drawn
 
 
-def test_normal_numbers_that_wait_are_kept_or_forgotten() -> None:
+def test_normal_numbers_that_wait_are_kept_or_forgotten():
     without = randomness.capture()
     assert without["python"]["gauss"] is None
     drawn = random.gauss(0, 1), np.random.standard_normal()
@@ -68,7 +64,7 @@ def test_normal_numbers_that_wait_are_kept_or_forgotten() -> None:
     assert (random.gauss(0, 1), np.random.standard_normal()) == drawn
 
 
-def test_what_was_captured_does_not_change_when_numbers_are_drawn() -> None:
+def test_what_was_captured_does_not_change_when_numbers_are_drawn():
     states = randomness.capture()
     before = copy.deepcopy(states)
     _draws()
@@ -82,7 +78,7 @@ def _text(tree: Any) -> str:
     return repr(tree.tolist()) if hasattr(tree, "tolist") else repr(tree)
 
 
-def test_any_bit_generator_can_be_the_global_one() -> None:
+def test_any_bit_generator_can_be_the_global_one():
     before = np.random.get_bit_generator()  # type: ignore[attr-defined]
     try:
         np.random.set_bit_generator(np.random.Philox(3))  # type: ignore[attr-defined]
@@ -100,7 +96,7 @@ def test_any_bit_generator_can_be_the_global_one() -> None:
     assert _text(np.random.get_state(legacy=False)) == _text(kept)
 
 
-def test_states_that_are_not_there_are_named_and_the_others_put_back() -> None:
+def test_states_that_are_not_there_are_named_and_the_others_put_back():
     states = randomness.capture()
     drawn = _draws()
     missing = randomness.restore({"numpy": states["numpy"]})
@@ -112,7 +108,7 @@ def test_states_that_are_not_there_are_named_and_the_others_put_back() -> None:
     assert random.random() == drawn[0][0]
 
 
-def test_states_of_cuda_without_a_gpu_are_named_and_the_others_put_back(seams: Seams) -> None:
+def test_states_of_cuda_without_a_gpu_are_named_and_the_others_put_back(seams):
     seams.system(torch.cuda, is_available=lambda real: False)
     states = randomness.capture()
     drawn = _draws()
@@ -122,14 +118,14 @@ def test_states_of_cuda_without_a_gpu_are_named_and_the_others_put_back(seams: S
     assert _draws() == drawn
 
 
-def test_states_of_a_framework_that_nobody_has_are_named() -> None:
+def test_states_of_a_framework_that_nobody_has_are_named():
     states = randomness.capture() | {"\x1bmxnet": {}}
     [sentence] = randomness.restore(states)
     assert "mxnet" in sentence
     assert sentence.isprintable()
 
 
-def test_a_framework_is_imported_only_when_its_states_are_put_back(tmp_path: Path) -> None:
+def test_a_framework_is_imported_only_when_its_states_are_put_back(tmp_path):
     run = standfast.Store(tmp_path).run("x")
     run.save(1, {"random": randomness.capture()})
     expected = torch.rand(3).tolist()
@@ -222,7 +218,7 @@ HOSTILE: dict[str, Hostile] = {
 
 
 @pytest.mark.parametrize("case", HOSTILE)
-def test_what_was_never_captured_is_refused_and_nothing_changes(case: str) -> None:
+def test_what_was_never_captured_is_refused_and_nothing_changes(case):
     before = copy.deepcopy(randomness.capture())
     hostile = HOSTILE[case](copy.deepcopy(before))
     with pytest.raises(BadField) as caught:
@@ -255,7 +251,7 @@ GENERATORS: dict[str, Callable[[int], Any]] = {
 
 
 @pytest.mark.parametrize("name", GENERATORS)
-def test_a_generator_goes_on_where_it_was_in_another_of_its_kind(name: str, tmp_path: Path) -> None:
+def test_a_generator_goes_on_where_it_was_in_another_of_its_kind(name, tmp_path):
     make = GENERATORS[name]
     generator, other = make(1), make(2)
     assert randomness.is_generator(generator)
@@ -269,7 +265,7 @@ def test_a_generator_goes_on_where_it_was_in_another_of_its_kind(name: str, tmp_
 
 
 @pytest.mark.parametrize("saved", GENERATORS)
-def test_the_state_of_another_kind_of_generator_is_refused(saved: str) -> None:
+def test_the_state_of_another_kind_of_generator_is_refused(saved):
     state = randomness.state_of(GENERATORS[saved](1))
     for here in GENERATORS.keys() - {saved}:
         generator = GENERATORS[here](2)
@@ -300,7 +296,7 @@ HOSTILE_PARTS: dict[str, tuple[str, Hostile]] = {
 
 
 @pytest.mark.parametrize("case", HOSTILE_PARTS)
-def test_what_is_no_state_of_a_generator_is_refused_and_it_goes_on(case: str) -> None:
+def test_what_is_no_state_of_a_generator_is_refused_and_it_goes_on(case):
     name, change = HOSTILE_PARTS[case]
     generator = GENERATORS[name](1)
     state = change(copy.deepcopy(randomness.state_of(generator)))
@@ -309,7 +305,7 @@ def test_what_is_no_state_of_a_generator_is_refused_and_it_goes_on(case: str) ->
     assert _numbers(generator) == _numbers(GENERATORS[name](1))
 
 
-def test_the_state_of_a_generator_on_another_device_is_refused() -> None:
+def test_the_state_of_a_generator_on_another_device_is_refused():
     state = randomness.state_of(torch.Generator()) | {"device": "cuda"}
     with pytest.raises(StateMismatch, match="'cuda'"):
         randomness.put_back(torch.Generator(), state)
@@ -319,7 +315,7 @@ class _Own(np.random.MT19937):
     pass
 
 
-def test_what_has_no_state_is_no_generator() -> None:
+def test_what_has_no_state_is_no_generator():
     for value in (random.SystemRandom(), 5, None, torch.zeros(3), "x"):
         assert not randomness.is_generator(value)
         with pytest.raises(RefusedState):

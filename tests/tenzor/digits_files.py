@@ -1,7 +1,5 @@
 """A folder with MNIST's files, small enough for tests."""
 
-from __future__ import annotations
-
 import gzip
 import struct
 from pathlib import Path

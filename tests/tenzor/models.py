@@ -1,7 +1,5 @@
 """Small models, their steps, and the comparison of two trees bit by bit."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

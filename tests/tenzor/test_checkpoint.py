@@ -1,7 +1,5 @@
 """`standfast.tenzor.Checkpoint`: what is saved comes back, and what differs is named."""
 
-from __future__ import annotations
-
 import math
 from functools import partial
 from pathlib import Path
@@ -57,7 +55,7 @@ class Masked(nn.Module):
 
 
 @pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan, 1e-300, 1 / 3, -0.0, 1e39])
-def test_every_number_comes_back(value: float, path: Path) -> None:
+def test_every_number_comes_back(value, path):
     metadata = CheckpointMetadata(best_val_loss=value, best_val_acc=value, learning_rate=value)
     Checkpoint.save(path, {}, None, metadata)
     with Checkpoint.load(path) as loaded:
@@ -67,7 +65,7 @@ def test_every_number_comes_back(value: float, path: Path) -> None:
         assert standfast.open(path).metadata["learning_rate"] is None
 
 
-def test_metadata_may_be_a_dict_as_in_the_seed(path: Path) -> None:
+def test_metadata_may_be_a_dict_as_in_the_seed(path):
     whole = {name: getattr(METADATA, name) for name in METADATA.__slots__}
     scalars = {"epoch": np.int64(5), "best_val_acc": torch.tensor(0.5, requires_grad=True)}
     for given, expected in (
@@ -98,7 +96,7 @@ def vars_of(metadata: CheckpointMetadata) -> dict[str, Any]:
         *(({"model_name": None}, "model_name"), ({"model_name": "\ud800"}, "model_name")),
     ],
 )
-def test_metadata_that_cannot_be_saved_is_refused(metadata: Any, told: str, path: Path) -> None:
+def test_metadata_that_cannot_be_saved_is_refused(metadata, told, path):
     with pytest.raises(errors.RefusedMetadata, match=told):
         Checkpoint.save(path, {"w": np.ones(2)}, None, metadata)
     assert not path.exists()
@@ -107,7 +105,7 @@ def test_metadata_that_cannot_be_saved_is_refused(metadata: Any, told: str, path
 # Weights
 
 
-def test_a_module_comes_back_with_its_buffers(path: Path) -> None:
+def test_a_module_comes_back_with_its_buffers(path):
     model, new = Masked(), Masked()
     with torch.no_grad():
         model.norm(torch.randn(4, 3))
@@ -121,7 +119,7 @@ def test_a_module_comes_back_with_its_buffers(path: Path) -> None:
     assert "standfast/bytes/mask" in standfast.load(path)
 
 
-def test_a_mapping_is_filled_in_place(path: Path) -> None:
+def test_a_mapping_is_filled_in_place(path):
     saved = {
         "a": np.arange(6, dtype=np.float32).reshape(2, 3),
         "b": np.ones(3, ml_dtypes.bfloat16),
@@ -137,7 +135,7 @@ def test_a_mapping_is_filled_in_place(path: Path) -> None:
     assert all(same_bytes(mine[name], saved[name]) for name in saved)
 
 
-def test_a_wrapped_module_has_the_names_of_the_one_it_wraps(path: Path) -> None:
+def test_a_wrapped_module_has_the_names_of_the_one_it_wraps(path):
     model, new = new_model(seed=1), new_model(seed=2)
     optimizer = optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     train(model, optimizer, range(1))
@@ -149,7 +147,7 @@ def test_a_wrapped_module_has_the_names_of_the_one_it_wraps(path: Path) -> None:
     assert bits(new.state_dict()) == bits(model.state_dict())
 
 
-def test_all_that_differs_is_named_and_nothing_is_filled(path: Path) -> None:
+def test_all_that_differs_is_named_and_nothing_is_filled(path):
     Checkpoint.save(path, {"a": np.ones(2), "b": np.ones(3), "c": np.ones(4)}, None, METADATA)
     mine = {"a": np.zeros(2), "b": np.zeros(3, np.float32), "d": np.zeros(5)}
     with Checkpoint.load(path) as loaded:
@@ -165,7 +163,7 @@ def test_all_that_differs_is_named_and_nothing_is_filled(path: Path) -> None:
         loaded.load_weights({"a": np.zeros(2), "b": np.zeros(3), "c": np.zeros(4)})
 
 
-def test_damage_is_found_before_anything_is_filled(path: Path) -> None:
+def test_damage_is_found_before_anything_is_filled(path):
     Checkpoint.save(path, {"a": np.ones(2), "b": np.ones(3)}, None, METADATA)
     flip(path)
     mine = {"a": np.zeros(2), "b": np.zeros(3)}
@@ -185,9 +183,7 @@ def test_damage_is_found_before_anything_is_filled(path: Path) -> None:
         ({"w": np.ones(2)}, [1], errors.RefusedState),
     ],
 )
-def test_what_no_file_can_have_is_refused_and_the_old_file_kept(
-    weights: Any, extra: Any, error: type[errors.StandfastError], path: Path
-) -> None:
+def test_what_no_file_can_have_is_refused_and_the_old_file_kept(weights, extra, error, path):
     Checkpoint.save(path, {"w": np.ones(2)}, None, METADATA)
     before = path.read_bytes()
     with pytest.raises(error):
@@ -198,7 +194,7 @@ def test_what_no_file_can_have_is_refused_and_the_old_file_kept(
 
 
 @pytest.mark.parametrize("order", [1, -1])
-def test_a_weight_with_the_name_of_the_bytes_of_another_is_refused(order: int, path: Path) -> None:
+def test_a_weight_with_the_name_of_the_bytes_of_another_is_refused(order, path):
     weights = {"standfast/bytes/a": torch.ones(2), "a": torch.tensor([True, False])}
     with pytest.raises(errors.BadName, match=r"'standfast/bytes/a'.*'a'"):
         Checkpoint.save(path, dict([*weights.items()][::order]), None, METADATA)
@@ -235,9 +231,7 @@ UNTIED = {"a": torch.ones(3), "b": torch.ones(3), "part": torch.ones(2)}
     ids=["twin", "part", "both"],
 )
 @pytest.mark.parametrize("is_module", [True, False])
-def test_different_tensors_do_not_go_into_shared_memory(
-    changed: dict[str, torch.Tensor], is_module: bool, path: Path
-) -> None:
+def test_different_tensors_do_not_go_into_shared_memory(changed, is_module, path):
     Checkpoint.save(path, {**UNTIED, **changed}, None, METADATA)
     model = Tied()
     with (
@@ -248,7 +242,7 @@ def test_different_tensors_do_not_go_into_shared_memory(
     assert not model.a.detach().any()
 
 
-def test_equal_tensors_go_into_shared_memory(path: Path) -> None:
+def test_equal_tensors_go_into_shared_memory(path):
     saved = {"a": torch.tensor([1.0, 2.0, 3.0]), "part": torch.tensor([2.0, 3.0])}
     Checkpoint.save(path, {**saved, "b": saved["a"].clone()}, None, METADATA)
     model = Tied()
@@ -262,7 +256,7 @@ def test_equal_tensors_go_into_shared_memory(path: Path) -> None:
     assert array.tolist() == [[1, 0], [2, 2], [3, 3]]
 
 
-def test_a_part_of_the_weights_is_filled_and_the_rest_reported(path: Path) -> None:
+def test_a_part_of_the_weights_is_filled_and_the_rest_reported(path):
     saved = new_model(seed=1)
     Checkpoint.save(path, saved, None, METADATA)
     mine: Any = nn.Sequential(nn.Linear(6, 5, bias=False), nn.Tanh(), nn.Linear(5, 7))
@@ -279,7 +273,7 @@ def test_a_part_of_the_weights_is_filled_and_the_rest_reported(path: Path) -> No
     assert array["0.weight"].any()
 
 
-def test_single_tensors_are_listed_and_fetched(path: Path) -> None:
+def test_single_tensors_are_listed_and_fetched(path):
     model = Masked()
     optimizer = optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     model.norm(torch.ones(2, 3)).sum().backward()
@@ -297,7 +291,7 @@ def test_single_tensors_are_listed_and_fetched(path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::standfast.errors.NotVerified")
-def test_single_tensors_of_the_original_are_found_by_their_hashes() -> None:
+def test_single_tensors_of_the_original_are_found_by_their_hashes():
     with Checkpoint.load(FIRST) as loaded:
         assert loaded.tensor_names()[0] == "0xc0713d87c613c5c3"
         expected = _original()["conv1_weight"]
@@ -310,7 +304,7 @@ def test_single_tensors_of_the_original_are_found_by_their_hashes() -> None:
 @pytest.mark.filterwarnings("ignore::standfast.errors.NotVerified")
 @pytest.mark.parametrize("name", ["\ud800", None, 5], ids=ascii)
 @pytest.mark.parametrize("is_original", [False, True])
-def test_a_name_that_no_file_can_have_is_in_none(name: Any, is_original: bool, path: Path) -> None:
+def test_a_name_that_no_file_can_have_is_in_none(name, is_original, path):
     Checkpoint.save(path, {"w": np.ones(2)}, None, METADATA)
     with Checkpoint.load(FIRST if is_original else path) as loaded:
         with pytest.raises(errors.TensorNotFound):
@@ -321,7 +315,7 @@ def test_a_name_that_no_file_can_have_is_in_none(name: Any, is_original: bool, p
 # Anything else
 
 
-def test_extra_comes_back_with_its_types(path: Path) -> None:
+def test_extra_comes_back_with_its_types(path):
     extra = {"random": {"words": np.arange(3), "gauss": None}, "at": (1, 2.5), 3: b"\0"}
     Checkpoint.save(path, {"w": np.ones(2)}, None, METADATA, extra=extra)
     with Checkpoint.load(path) as loaded:
@@ -332,7 +326,7 @@ def test_extra_comes_back_with_its_types(path: Path) -> None:
     assert "standfast/random/words" in standfast.load(path)
 
 
-def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
+def test_what_is_no_checkpoint_is_refused(tmp_path):
     standfast.save(tmp_path / "a.safetensors", {"w": np.ones(2)})
     standfast.save(tmp_path / "b.tenzor", {"w": np.ones(2)}, {"epoch": 3})
     for name, error, told in (
@@ -362,7 +356,7 @@ class First(nn.Module):
         self.conv1_bias = nn.Parameter(torch.zeros(6))
 
 
-def test_a_checkpoint_of_the_original_is_loaded() -> None:
+def test_a_checkpoint_of_the_original_is_loaded():
     """And the first step goes its way: `v = momentum * v - learning_rate * grad` is added."""
     model, rate, momentum = First(), METADATA.learning_rate, 0.9
     optimizer = optim.SGD(model.parameters(), lr=rate, momentum=momentum)
@@ -406,7 +400,7 @@ MOMENTS = {"m": 0.25, "v_hat": 0.5}
 
 
 @pytest.mark.parametrize("make", [optim.Adam, optim.AdamW], ids=lambda make: make.__name__)
-def test_adam_goes_on_from_the_moments_of_the_original(make: Any, path: Path) -> None:
+def test_adam_goes_on_from_the_moments_of_the_original(make, path):
     model = save_as_original(path, MOMENTS)
     optimizer = make(model.parameters())
     with Checkpoint.load(path) as loaded:
@@ -445,8 +439,8 @@ class Adam(optim.RMSprop):
     ],
 )
 def test_the_originals_state_of_another_optimizer_is_refused_and_changes_nothing(
-    slots: dict[str, float], make: Any, told: str, path: Path
-) -> None:
+    slots, make, told, path
+):
     model = save_as_original(path, slots)
     optimizer = make(model.parameters())
     before = bits(model.state_dict()), bits(optimizer.state_dict())
@@ -460,7 +454,7 @@ def test_the_originals_state_of_another_optimizer_is_refused_and_changes_nothing
     assert bits(optimizer.state_dict()) == before[1]
 
 
-def test_velocity_needs_a_learning_rate_and_parameters_that_were_loaded(path: Path) -> None:
+def test_velocity_needs_a_learning_rate_and_parameters_that_were_loaded(path):
     model = save_as_original(path, {"v": 1.0}, learning_rate=0.0)
     optimizer = momentum(model.parameters())
     with pytest.raises(errors.StateMismatch):

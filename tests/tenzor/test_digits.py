@@ -1,11 +1,8 @@
 """The data of `standfast train`: IDX files read with care, and the small digits otherwise."""
 
-from __future__ import annotations
-
 import gzip
 import struct
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,7 +16,7 @@ SOUND = idx_bytes(TWO)
 
 
 @pytest.mark.parametrize("name", ["images", "images.gz"])
-def test_items_are_read_plain_and_compressed(name: str, tmp_path: Path) -> None:
+def test_items_are_read_plain_and_compressed(name, tmp_path):
     path, data = tmp_path / name, gzip.compress(SOUND)
     path.write_bytes(data if name.endswith("gz") else SOUND)
     assert read_idx(path, (2, 2)).tolist() == TWO.tolist()
@@ -48,9 +45,7 @@ def _header(*fields: int) -> bytes:
     ],
 )
 @pytest.mark.parametrize("name", ["images", "images.gz"])
-def test_files_that_are_none_are_refused(
-    name: str, data: bytes, error: type[errors.StandfastError], tmp_path: Path
-) -> None:
+def test_files_that_are_none_are_refused(name, data, error, tmp_path):
     path = tmp_path / name
     path.write_bytes(gzip.compress(data) if name.endswith("gz") else data)
     with pytest.raises(error, match=name):
@@ -58,7 +53,7 @@ def test_files_that_are_none_are_refused(
 
 
 @pytest.mark.parametrize(("labels", "told"), [([1] * 95, r"95.*96"), ([10] * 96, "10")])
-def test_labels_that_do_not_fit_are_refused(labels: list[int], told: str, tmp_path: Path) -> None:
+def test_labels_that_do_not_fit_are_refused(labels, told, tmp_path):
     write_digits(tmp_path)
     data = idx_bytes(np.array(labels, np.uint8))
     (tmp_path / "train-labels-idx1-ubyte").write_bytes(data)
@@ -66,7 +61,7 @@ def test_labels_that_do_not_fit_are_refused(labels: list[int], told: str, tmp_pa
         load_digits(tmp_path)
 
 
-def test_mnist_is_taken_from_the_folder_that_is_named(tmp_path: Path) -> None:
+def test_mnist_is_taken_from_the_folder_that_is_named(tmp_path):
     first = load_digits(write_digits(tmp_path / "a"))
     assert str(tmp_path / "a") in first.name
     assert first.training.images.shape == (96, 1, 28, 28)
@@ -80,9 +75,7 @@ def test_mnist_is_taken_from_the_folder_that_is_named(tmp_path: Path) -> None:
             load_digits(tmp_path / folder)
 
 
-def test_without_mnist_the_small_digits_of_scikit_learn_are_taken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_mnist_the_small_digits_of_scikit_learn_are_taken(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     digits = load_digits(None)
     assert digits.training.images.shape == (1437, 1, 28, 28)

@@ -1,7 +1,5 @@
 """Documents that no writer of ours wrote: each is refused by an error of ours, or harmless."""
 
-from __future__ import annotations
-
 import copy
 import io
 from collections.abc import Iterator
@@ -64,7 +62,7 @@ def _use(path: Path) -> None:
         loaded.resume_optimizer(optim.Adam(model.parameters()))
 
 
-def test_any_value_at_any_place_raises_our_errors_alone(tmp_path: Path) -> None:
+def test_any_value_at_any_place_raises_our_errors_alone(tmp_path):
     path = tmp_path / "it.tenzor"
     tensors, metadata = _file(path)
     document = metadata["standfast"]
@@ -101,9 +99,7 @@ def test_any_value_at_any_place_raises_our_errors_alone(tmp_path: Path) -> None:
         (("state", "optimizer", "groups"), [2, 3], StandfastError, "groups"),
     ],
 )
-def test_what_is_wrong_is_said(
-    place: tuple[Any, ...], value: Any, error: type[StandfastError], told: str, tmp_path: Path
-) -> None:
+def test_what_is_wrong_is_said(place, value, error, told, tmp_path):
     tensors, metadata = _file(tmp_path / "it.tenzor")
     changed = metadata | {"standfast": _with(metadata["standfast"], place, value)}
     standfast.save(tmp_path / "it.tenzor", tensors, changed)

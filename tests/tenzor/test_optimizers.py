@@ -1,9 +1,6 @@
 """Every optimizer of torch goes on from a checkpoint with the same bits."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -48,9 +45,7 @@ VARIANTS: dict[str, Callable[[Any], optim.Optimizer]] = {
     "dtype", kept((torch.float32, torch.float64, torch.bfloat16), torch.float32)
 )
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_an_optimizer_goes_on_with_the_same_bits(
-    variant: str, dtype: torch.dtype, tmp_path: Path
-) -> None:
+def test_an_optimizer_goes_on_with_the_same_bits(variant, dtype, tmp_path):
     make, path = VARIANTS[variant], tmp_path / "it.tenzor"
     model = new_model(dtype)
     optimizer = make(model.parameters())
@@ -65,7 +60,7 @@ def test_an_optimizer_goes_on_with_the_same_bits(
     assert bits(resumed.state_dict()) == bits(optimizer.state_dict())
 
 
-def test_sparse_adam_goes_on_with_the_same_bits(tmp_path: Path) -> None:
+def test_sparse_adam_goes_on_with_the_same_bits(tmp_path):
     model, new = nn.Embedding(5, 3, sparse=True), nn.Embedding(5, 3, sparse=True)
 
     def step(model: nn.Embedding, optimizer: Any) -> None:
@@ -91,9 +86,7 @@ def test_sparse_adam_goes_on_with_the_same_bits(tmp_path: Path) -> None:
         (VARIANTS["RMSprop, centered"], {"v": "momentum_buffer", "square_avg": "square_avg"}),
     ],
 )
-def test_slots_have_the_names_of_the_original(
-    make: Callable[[Any], optim.Optimizer], slots: dict[str, str], tmp_path: Path
-) -> None:
+def test_slots_have_the_names_of_the_original(make, slots, tmp_path):
     model = new_model()
     optimizer = make(model.parameters())
     train(model, optimizer, range(1))
@@ -108,7 +101,7 @@ def test_slots_have_the_names_of_the_original(
             assert np.array_equal(tensors[f"optim/{name}/{slot}"], expected)
 
 
-def test_parameters_are_named_by_the_mapping_that_shares_their_memory(tmp_path: Path) -> None:
+def test_parameters_are_named_by_the_mapping_that_shares_their_memory(tmp_path):
     model, path = new_model(), tmp_path / "it.tenzor"
     optimizer = VARIANTS["SGD with momentum"](model.parameters())
     train(model, optimizer, range(1))
@@ -137,7 +130,7 @@ class Velocity:
         self.state = state
 
 
-def test_an_optimizer_of_numpy_is_kept(tmp_path: Path) -> None:
+def test_an_optimizer_of_numpy_is_kept(tmp_path):
     optimizer, resumed = Velocity(), Velocity()
     optimizer.state = {"v": np.arange(3.0), "count": 7, "rates": (0.2, float("inf"))}
     resumed.state = {"v": np.zeros(3), "count": 0, "rates": (0.1, float("nan"))}
@@ -160,9 +153,7 @@ PARAMETERS = [torch.zeros(5, 6, requires_grad=True), torch.zeros(9, requires_gra
     ],
     ids=["class", "number", "shape", "order"],
 )
-def test_another_optimizer_is_refused_and_left_alone(
-    make: Callable[[nn.Module], Any], told: str, tmp_path: Path
-) -> None:
+def test_another_optimizer_is_refused_and_left_alone(make, told, tmp_path):
     model = new_model()
     optimizer = optim.SGD(model.parameters(), momentum=0.9)
     train(model, optimizer, range(1))
@@ -176,7 +167,7 @@ def test_another_optimizer_is_refused_and_left_alone(
     assert bits(other.state_dict()) == before
 
 
-def test_without_an_optimizer_there_is_nothing_to_resume(tmp_path: Path) -> None:
+def test_without_an_optimizer_there_is_nothing_to_resume(tmp_path):
     model = new_model()
     with pytest.raises(RefusedState, match="state_dict"):
         Checkpoint.save(tmp_path / "it.tenzor", model, {"v": 1}, CheckpointMetadata())

@@ -1,7 +1,5 @@
 """The trainer: learning rates, the best epoch, early stopping, and exact resuming."""
 
-from __future__ import annotations
-
 import math
 import random
 import shutil
@@ -77,9 +75,7 @@ def run_epoch(trainer: Trainer, val_acc: float = 0.5, val_loss: float = 1.0) -> 
         ),
     ],
 )
-def test_rates_fall_as_scheduled_after_a_warm_up(
-    options: Any, batches: int | None, expected: list[float]
-) -> None:
+def test_rates_fall_as_scheduled_after_a_warm_up(options, batches, expected):
     trainer = new_trainer(None, epochs=2, **options)
     rates = []
     for _ in range(2):
@@ -92,7 +88,7 @@ def test_rates_fall_as_scheduled_after_a_warm_up(
     assert rates == pytest.approx(expected)
 
 
-def test_each_group_has_its_own_rate_unless_one_is_given() -> None:
+def test_each_group_has_its_own_rate_unless_one_is_given():
     parameters, rate = list(new_model().parameters()), torch.tensor(0.4)
     groups = [{"params": parameters[:1], "lr": 0.1}, {"params": parameters[1:], "lr": rate}]
     optimizer = optim.Adam(groups)
@@ -110,7 +106,7 @@ def test_each_group_has_its_own_rate_unless_one_is_given() -> None:
 # Counting
 
 
-def test_figures_are_means_of_the_epoch() -> None:
+def test_figures_are_means_of_the_epoch():
     trainer = Trainer(TrainerConfig(batch_size=4, epochs=3))
     assert trainer.begin_epoch(total_batches=2) == 1
     trainer.record_batch(torch.tensor(1.0), correct=torch.tensor(2))
@@ -127,7 +123,7 @@ def test_figures_are_means_of_the_epoch() -> None:
     assert (state.epoch, state.batch, state.global_step) == (2, 0, 2)
 
 
-def test_it_goes_on_until_the_last_epoch_or_without_progress() -> None:
+def test_it_goes_on_until_the_last_epoch_or_without_progress():
     trainer = Trainer(TrainerConfig(epochs=9, early_stopping_patience=2))
     for accuracy in (0.5, 0.5, 0.6, math.nan, 0.6):
         assert trainer.should_continue()
@@ -148,7 +144,7 @@ def test_it_goes_on_until_the_last_epoch_or_without_progress() -> None:
 # Checkpoints
 
 
-def test_each_epoch_and_the_best_are_saved(tmp_path: Path) -> None:
+def test_each_epoch_and_the_best_are_saved(tmp_path):
     folder = tmp_path / "new" / "checkpoints"
     trainer = new_trainer(folder, epochs=5)
     written = [run_epoch(trainer, accuracy) for accuracy in (0.5, 0.7, 0.7, math.nan, 0.6)]
@@ -163,13 +159,13 @@ def test_each_epoch_and_the_best_are_saved(tmp_path: Path) -> None:
     assert sorted(path.name for path in folder.iterdir()) == ["best.tenzor", *epochs]
 
 
-def test_every_other_epoch_and_the_last_are_saved(tmp_path: Path) -> None:
+def test_every_other_epoch_and_the_last_are_saved(tmp_path):
     trainer = new_trainer(tmp_path, epochs=5, checkpoint_every=2)
     written = [run_epoch(trainer, 0.0) for _ in range(5)]
     assert written == [[], ["epoch_2.tenzor"], [], ["epoch_4.tenzor"], ["epoch_5.tenzor"]]
 
 
-def test_a_caller_may_track_the_best_too(tmp_path: Path) -> None:
+def test_a_caller_may_track_the_best_too(tmp_path):
     trainer = new_trainer(tmp_path, epochs=2)
     for val_acc in (0.5, 0.4):
         epoch = trainer.begin_epoch()
@@ -182,7 +178,7 @@ def test_a_caller_may_track_the_best_too(tmp_path: Path) -> None:
         assert best.metadata.epoch == 1
 
 
-def test_the_best_may_be_that_of_the_least_loss(tmp_path: Path) -> None:
+def test_the_best_may_be_that_of_the_least_loss(tmp_path):
     trainer = new_trainer(tmp_path, epochs=9, best_by="loss", early_stopping_patience=2)
     written = []
     for loss in (0.5, math.nan, 0.25, 0.25, 0.3):
@@ -211,7 +207,7 @@ def test_the_best_may_be_that_of_the_least_loss(tmp_path: Path) -> None:
         (lambda trainer: trainer.begin_epoch(total_batches="two"), "total_batches"),
     ],
 )
-def test_figures_that_are_not_numbers_are_refused_and_change_nothing(call: Any, field: str) -> None:
+def test_figures_that_are_not_numbers_are_refused_and_change_nothing(call, field):
     trainer = new_trainer(None)
     trainer.begin_epoch(total_batches=2)
     before = replace(trainer.state)
@@ -231,9 +227,7 @@ def test_figures_that_are_not_numbers_are_refused_and_change_nothing(call: Any, 
         *(("train_loss", np.float64(math.inf), math.inf), ("lr", torch.tensor(0.5), 0.5)),
     ],
 )
-def test_scalars_of_libraries_in_the_state_are_saved_as_plain_values(
-    field: str, value: Any, plain: Any, tmp_path: Path
-) -> None:
+def test_scalars_of_libraries_in_the_state_are_saved_as_plain_values(field, value, plain, tmp_path):
     trainer = new_trainer(tmp_path)
     run_epoch(trainer)
     setattr(trainer.state, field, value)
@@ -253,9 +247,7 @@ def test_scalars_of_libraries_in_the_state_are_saved_as_plain_values(
     ("field", "value"),
     [("should_stop", None), ("batch", "two"), ("val_loss", None), ("lr", torch.ones(2))],
 )
-def test_a_state_that_no_training_could_resume_is_not_saved(
-    field: str, value: Any, tmp_path: Path
-) -> None:
+def test_a_state_that_no_training_could_resume_is_not_saved(field, value, tmp_path):
     trainer = new_trainer(tmp_path)
     run_epoch(trainer)
     setattr(trainer.state, field, value)
@@ -265,7 +257,7 @@ def test_a_state_that_no_training_could_resume_is_not_saved(
 
 
 @pytest.mark.parametrize("start", ["epoch_1.tenzor", "epoch_2.tenzor", "best.tenzor"])
-def test_a_resumed_training_ends_with_the_same_bits(start: str, tmp_path: Path) -> None:
+def test_a_resumed_training_ends_with_the_same_bits(start, tmp_path):
     accuracies = (0.5, 0.2, 0.4, 0.6)
     whole = new_trainer(tmp_path / "whole", epochs=4)
     for accuracy in accuracies:
@@ -329,9 +321,7 @@ def stateful_loader(*data: Any, **options: Any) -> Any:
 @pytest.mark.parametrize("kind", [SHUFFLED, stateful_loader], ids=["ours", "torchdata"])
 @pytest.mark.parametrize("step", [1, 4, 5, 7, 9, 10])
 @pytest.mark.filterwarnings("ignore:'set_vital'")
-def test_a_training_saved_within_an_epoch_goes_on_at_the_next_batch(
-    step: int, kind: Any, tmp_path: Path
-) -> None:
+def test_a_training_saved_within_an_epoch_goes_on_at_the_next_batch(step, kind, tmp_path):
     path = tmp_path / "within.tenzor"
     whole = loading_trainer(tmp_path / "whole", kind=kind)
     run_to_end(whole, save_at=step, path=path)
@@ -345,7 +335,7 @@ def test_a_training_saved_within_an_epoch_goes_on_at_the_next_batch(
     assert (resumed.state, resumed.history) == (whole.state, whole.history)
 
 
-def test_a_training_saved_after_its_batches_goes_on_at_the_next_epoch(tmp_path: Path) -> None:
+def test_a_training_saved_after_its_batches_goes_on_at_the_next_epoch(tmp_path):
     trainer = loading_trainer(tmp_path)
     trainer.begin_epoch(total_batches=5)
     for number, _ in enumerate(trainer.extra["loader"]):
@@ -365,7 +355,7 @@ def test_a_training_saved_after_its_batches_goes_on_at_the_next_epoch(tmp_path: 
     assert (again.begin_epoch(total_batches=5), again.state.batch) == (1, 2)
 
 
-def test_without_a_loader_a_note_says_which_batches_are_done(tmp_path: Path) -> None:
+def test_without_a_loader_a_note_says_which_batches_are_done(tmp_path):
     trainer = new_trainer(None)
     trainer.extra["averaged"] = new_model()  # which is iterable too, and no loader
     trainer.begin_epoch(total_batches=5)
@@ -382,7 +372,7 @@ def test_without_a_loader_a_note_says_which_batches_are_done(tmp_path: Path) -> 
     assert (resumed.begin_epoch(2, total_batches=5), resumed.state.batch) == (2, 0)
 
 
-def test_an_epoch_of_unknown_length_is_saved_only_when_it_has_ended(tmp_path: Path) -> None:
+def test_an_epoch_of_unknown_length_is_saved_only_when_it_has_ended(tmp_path):
     trainer = new_trainer(None)
     trainer.begin_epoch()
     trainer.record_batch(1.0)
@@ -396,7 +386,7 @@ def test_an_epoch_of_unknown_length_is_saved_only_when_it_has_ended(tmp_path: Pa
     assert resumed.begin_epoch() == 2
 
 
-def test_what_else_has_a_state_is_saved_and_resumed(tmp_path: Path) -> None:
+def test_what_else_has_a_state_is_saved_and_resumed(tmp_path):
     trainer = new_trainer(tmp_path, epochs=1)
     averaged, other = new_model(seed=7), new_model(seed=8)
     trainer.extra["averaged"] = averaged
@@ -417,7 +407,7 @@ def test_what_else_has_a_state_is_saved_and_resumed(tmp_path: Path) -> None:
         assert (bits(model.state_dict()), changed.state.epoch) == (before, 0)
 
 
-def test_a_checkpoint_of_no_trainer_is_resumed_as_far_as_it_goes(tmp_path: Path) -> None:
+def test_a_checkpoint_of_no_trainer_is_resumed_as_far_as_it_goes(tmp_path):
     model = new_model(seed=3)
     metadata = CheckpointMetadata(epoch=3, global_step=30, best_val_acc=0.75, best_epoch=2)
     Checkpoint.save(tmp_path / "it.tenzor", model, None, metadata)
@@ -427,7 +417,7 @@ def test_a_checkpoint_of_no_trainer_is_resumed_as_far_as_it_goes(tmp_path: Path)
     assert (trainer.state.epoch, trainer.state.best_val_acc) == (3, 0.75)
 
 
-def test_a_longer_training_goes_on_and_patience_is_asked_anew(tmp_path: Path) -> None:
+def test_a_longer_training_goes_on_and_patience_is_asked_anew(tmp_path):
     first = new_trainer(tmp_path, epochs=3, early_stopping_patience=1)
     run_epoch(first, 0.5)
     run_epoch(first, 0.5)
@@ -444,7 +434,7 @@ def test_a_longer_training_goes_on_and_patience_is_asked_anew(tmp_path: Path) ->
 # Refusals
 
 
-def test_a_new_training_does_not_begin_among_old_checkpoints(tmp_path: Path) -> None:
+def test_a_new_training_does_not_begin_among_old_checkpoints(tmp_path):
     run_epoch(new_trainer(tmp_path, epochs=1))
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     other = new_trainer(tmp_path, epochs=1)
@@ -465,12 +455,12 @@ def test_a_new_training_does_not_begin_among_old_checkpoints(tmp_path: Path) -> 
     ],
     ids=ascii,
 )
-def test_settings_that_cannot_be_are_refused_before_training(setting: dict[str, Any]) -> None:
+def test_settings_that_cannot_be_are_refused_before_training(setting):
     with pytest.raises((BadConfig, RefusedMetadata), match=next(iter(setting))):
         TrainerConfig(**setting)
 
 
-def test_what_cannot_be_saved_is_refused_before_training(tmp_path: Path) -> None:
+def test_what_cannot_be_saved_is_refused_before_training(tmp_path):
     with pytest.raises(BadConfig, match="model"):
         Trainer(TrainerConfig(checkpoint_dir=tmp_path))
     with pytest.raises(BadConfig, match="scaler"):

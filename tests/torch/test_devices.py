@@ -1,7 +1,5 @@
 """What devices are asked for, as far as it can be seen without one."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -27,9 +25,7 @@ def tensors() -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("tensor", tensors(), ids=lambda each: str(tuple(each.shape)))
-def test_pieces_and_sums_of_a_tensor_are_those_of_its_bytes_in_c_order(
-    tensor: torch.Tensor,
-) -> None:
+def test_pieces_and_sums_of_a_tensor_are_those_of_its_bytes_in_c_order(tensor):
     whole, source = tensor.contiguous().numpy().tobytes(), source_of(tensor)
     for start in range(0, len(whole), 70_000):
         stop = min(start + 70_000, len(whole))

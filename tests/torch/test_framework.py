@@ -1,9 +1,6 @@
 """Torch tensors of every kind go in and come out as they were, or are refused by name."""
 
-from __future__ import annotations
-
 import io
-from pathlib import Path
 
 import pytest
 import torch
@@ -20,7 +17,7 @@ DTYPES = [getattr(torch, name) for name in CODE_OF if hasattr(torch, name)]
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_every_dtype_and_layout_comes_back(dtype: torch.dtype, tmp_path: Path) -> None:
+def test_every_dtype_and_layout_comes_back(dtype, tmp_path):
     base = torch.randint(0, 2, (6, 8, 10)).to(dtype)
     tensors = {
         "plain": base,
@@ -39,7 +36,7 @@ def test_every_dtype_and_layout_comes_back(dtype: torch.dtype, tmp_path: Path) -
     assert same(standfast.load(path, framework="torch"), tensors)
 
 
-def test_lazy_conjugates_and_negatives_are_saved_as_what_they_mean(tmp_path: Path) -> None:
+def test_lazy_conjugates_and_negatives_are_saved_as_what_they_mean(tmp_path):
     values = torch.randn(4, 3, dtype=torch.complex64)
     tensors = {"conjugate": values.conj(), "negative": values.conj().imag, "both": values.mH}
     assert tensors["negative"].is_neg()
@@ -49,7 +46,7 @@ def test_lazy_conjugates_and_negatives_are_saved_as_what_they_mean(tmp_path: Pat
         assert torch.equal(loaded[name], tensor.resolve_conj().resolve_neg())
 
 
-def test_a_model_and_its_parameters_go_in_as_they_are(tmp_path: Path) -> None:
+def test_a_model_and_its_parameters_go_in_as_they_are(tmp_path):
     model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3))
     expected = {name: parameter.detach() for name, parameter in model.named_parameters()}
     for state in (model.state_dict(), model.named_parameters()):
@@ -84,13 +81,13 @@ PLAINLESS = {
 
 @pytest.mark.parametrize("reason", PLAINLESS)
 @pytest.mark.filterwarnings("ignore")
-def test_what_has_no_plain_bytes_is_refused_by_name(reason: str, tmp_path: Path) -> None:
+def test_what_has_no_plain_bytes_is_refused_by_name(reason, tmp_path):
     with pytest.raises(standfast.errors.RefusedTensor, match=r"layer\.weight"):
         standfast.save(tmp_path / "state.safetensors", {"layer.weight": PLAINLESS[reason]()})
     assert list(tmp_path.iterdir()) == []
 
 
-def test_tensors_on_a_device_come_piece_by_piece_with_the_same_bytes() -> None:
+def test_tensors_on_a_device_come_piece_by_piece_with_the_same_bytes():
     """What is done with an accelerator's tensors, done with tensors on the CPU."""
     tensors = {
         "plain": torch.randn(300, 7),

@@ -1,7 +1,5 @@
 """A loader that resumes at the exact next batch, whatever the number of workers."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import multiprocessing
@@ -131,7 +129,7 @@ def _workers() -> list[Any]:
 
 
 @pytest.mark.parametrize("workers", kept([1, 2, 3], 2))
-def test_the_number_of_workers_changes_no_byte(workers: int) -> None:
+def test_the_number_of_workers_changes_no_byte(workers):
     alone, helped = _augmented(), _augmented(num_workers=workers)
     for _ in range(2):
         assert _bytes(helped) == _bytes(alone)
@@ -139,7 +137,7 @@ def test_the_number_of_workers_changes_no_byte(workers: int) -> None:
 
 
 @pytest.mark.long
-def test_spawned_workers_give_the_same_batches() -> None:
+def test_spawned_workers_give_the_same_batches():
     spawned = _augmented(num_workers=1, multiprocessing_context="spawn")
     assert _bytes(spawned) == _bytes(_augmented())
 
@@ -154,13 +152,8 @@ def test_spawned_workers_give_the_same_batches() -> None:
     workers=st.tuples(st.sampled_from([0, 0, 0, 2]), st.sampled_from([0, 0, 0, 1])),
 )
 def test_batches_before_and_after_a_stop_are_those_of_a_run_without(
-    length: int,
-    batch_size: int,
-    drop_last: bool,
-    shuffle: bool,
-    stop: int,
-    workers: tuple[int, int],
-) -> None:
+    length, batch_size, drop_last, shuffle, stop, workers
+):
     options = {"drop_last": drop_last, "shuffle": shuffle}
     whole = _augmented(length, batch_size, **options)
     expected = [*_bytes(whole), *_bytes(whole)]
@@ -176,7 +169,7 @@ def test_batches_before_and_after_a_stop_are_those_of_a_run_without(
 
 
 @pytest.mark.parametrize(("stop", "workers"), [(0, 0), (1, 0), (4, 0), (3, 2)])
-def test_a_for_loop_yields_the_rest_of_a_restored_epoch(stop: int, workers: int) -> None:
+def test_a_for_loop_yields_the_rest_of_a_restored_epoch(stop, workers):
     whole = _augmented()
     expected = [_bytes(whole), _bytes(whole)]
     first, second = _augmented(num_workers=workers), _augmented()
@@ -187,7 +180,7 @@ def test_a_for_loop_yields_the_rest_of_a_restored_epoch(stop: int, workers: int)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_the_global_random_states_are_left_alone(workers: int) -> None:
+def test_the_global_random_states_are_left_alone(workers):
     np.random.normal()  # so that NumPy keeps a second value for the next call
     before = _global_states()
     loader = _augmented(num_workers=workers, persistent_workers=True)
@@ -198,7 +191,7 @@ def test_the_global_random_states_are_left_alone(workers: int) -> None:
     assert _global_states() == before
 
 
-def test_what_the_training_draws_changes_no_batch() -> None:
+def test_what_the_training_draws_changes_no_batch():
     expected, drawn = _bytes(_augmented()), []
     for batch in _augmented():
         drawn.append(batch.numpy().tobytes())
@@ -208,14 +201,14 @@ def test_what_the_training_draws_changes_no_batch() -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_the_position_counts_what_was_handed_out(workers: int) -> None:
+def test_the_position_counts_what_was_handed_out(workers):
     loader = _plain(num_workers=workers, prefetch_factor=4)
     told = [(loader.state_dict()["epoch"], loader.state_dict()["batch"]) for _ in loader]
     assert told == [(0, 1), (0, 2), (0, 3), (0, 4), (0, 5)]
     assert (loader.epoch, loader.batch) == (1, 0)
 
 
-def test_the_state_is_small_and_plain() -> None:
+def test_the_state_is_small_and_plain():
     loader = _plain(seed=5, shuffle=True)
     next(iter(loader))
     assert loader.state_dict() == {
@@ -231,14 +224,14 @@ def test_the_state_is_small_and_plain() -> None:
     }
 
 
-def test_skipped_samples_are_not_loaded() -> None:
+def test_skipped_samples_are_not_loaded():
     loader = _augmented(1000, 10)
     loader.load_state_dict({**loader.state_dict(), "batch": 99})
     assert len(list(loader)) == 1
     assert len(loader.dataset.fetched) == 10  # type: ignore[attr-defined]
 
 
-def test_an_epoch_goes_on_until_its_iterator_has_ended() -> None:
+def test_an_epoch_goes_on_until_its_iterator_has_ended():
     loader = _plain(4, 2)
     assert not loader.in_epoch
     batches = iter(loader)
@@ -249,7 +242,7 @@ def test_an_epoch_goes_on_until_its_iterator_has_ended() -> None:
     assert (loader.epoch, loader.batch, loader.in_epoch) == (1, 0, False)
 
 
-def test_a_position_after_the_last_batch_has_an_empty_rest() -> None:
+def test_a_position_after_the_last_batch_has_an_empty_rest():
     first, second = _plain(), _plain(num_workers=1)
     state = [first.state_dict() for _ in first][-1]
     second.load_state_dict(state)
@@ -259,7 +252,7 @@ def test_a_position_after_the_last_batch_has_an_empty_rest() -> None:
     assert len(list(second)) == 5
 
 
-def test_after_a_break_the_next_for_begins_the_next_epoch() -> None:
+def test_after_a_break_the_next_for_begins_the_next_epoch():
     whole, loader = _plain(shuffle=True), _plain(shuffle=True)
     epochs = [_lists(whole), _lists(whole)]
     for _ in loader:
@@ -274,7 +267,7 @@ def test_after_a_break_the_next_for_begins_the_next_epoch() -> None:
     assert (loader.epoch, loader.batch) == (1, 1)
 
 
-def test_only_the_newest_iterator_goes_on_and_follows_a_restore() -> None:
+def test_only_the_newest_iterator_goes_on_and_follows_a_restore():
     loader = _plain()
     batches, later = iter(loader), iter(loader)
     next(batches)
@@ -287,7 +280,7 @@ def test_only_the_newest_iterator_goes_on_and_follows_a_restore() -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_forever_goes_over_all_epochs_and_follows_a_restore_at_any_time(workers: int) -> None:
+def test_forever_goes_over_all_epochs_and_follows_a_restore_at_any_time(workers):
     whole = _plain(shuffle=True)
     expected = [*_lists(whole), *_lists(whole), *_lists(whole)]
     loader = _plain(shuffle=True, num_workers=workers, persistent_workers=True)
@@ -301,7 +294,7 @@ def test_forever_goes_over_all_epochs_and_follows_a_restore_at_any_time(workers:
     assert list(_plain(0).forever()) == []
 
 
-def test_each_epoch_has_every_sample_in_an_order_of_its_own() -> None:
+def test_each_epoch_has_every_sample_in_an_order_of_its_own():
     loader = _plain(50, 50, shuffle=True)
     epochs = [next(loader.forever()).tolist() for _ in range(3)]
     assert [sorted(epoch) for epoch in epochs] == [list(range(50))] * 3
@@ -310,7 +303,7 @@ def test_each_epoch_has_every_sample_in_an_order_of_its_own() -> None:
     assert other_seed != epochs[0]
 
 
-def test_orders_and_random_states_stay_as_they_are_from_release_to_release() -> None:
+def test_orders_and_random_states_stay_as_they_are_from_release_to_release():
     loader = ResumableLoader(Drawn(10), 10, shuffle=True, seed=7)
     loader.load_state_dict({**loader.state_dict(), "epoch": 2})
     (batch,) = loader
@@ -319,7 +312,7 @@ def test_orders_and_random_states_stay_as_they_are_from_release_to_release() -> 
 
 
 @pytest.mark.parametrize("drop_last", [False, True])
-def test_without_randomness_it_gives_what_torch_gives(drop_last: bool) -> None:
+def test_without_randomness_it_gives_what_torch_gives(drop_last):
     dataset = [{"x": torch.full((2,), i), "y": str(i)} for i in range(7)]
     theirs = DataLoader(dataset, 3, drop_last=drop_last)  # type: ignore[arg-type]
     ours = ResumableLoader(dataset, 3, drop_last=drop_last)  # type: ignore[arg-type]
@@ -327,7 +320,7 @@ def test_without_randomness_it_gives_what_torch_gives(drop_last: bool) -> None:
     assert repr(list(ours)) == repr(list(theirs))
 
 
-def test_persistent_workers_stay_and_follow_order_breaks_and_restores() -> None:
+def test_persistent_workers_stay_and_follow_order_breaks_and_restores():
     whole, loader = _augmented(), _augmented(num_workers=2, persistent_workers=True)
     expected = [_bytes(whole) for _ in range(4)]
     assert _bytes(loader) == expected[0]
@@ -342,7 +335,7 @@ def test_persistent_workers_stay_and_follow_order_breaks_and_restores() -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_an_error_in_the_dataset_comes_through_and_counts_no_batch(workers: int) -> None:
+def test_an_error_in_the_dataset_comes_through_and_counts_no_batch(workers):
     loader = ResumableLoader(Failing(8), 2, num_workers=workers)
     with pytest.raises(LookupError, match="4") as caught:
         list(loader)
@@ -353,7 +346,7 @@ def test_an_error_in_the_dataset_comes_through_and_counts_no_batch(workers: int)
     assert _workers() == []
 
 
-def test_the_seeds_of_workers_follow_from_seed_and_epoch() -> None:
+def test_the_seeds_of_workers_follow_from_seed_and_epoch():
     first, second = (ResumableLoader(Seeds(2), 1, num_workers=2, seed=4) for _ in range(2))
     epochs = [_lists(first), _lists(first)]
     assert len({seed for (seed,) in itertools.chain(*epochs)}) == 4
@@ -361,7 +354,7 @@ def test_the_seeds_of_workers_follow_from_seed_and_epoch() -> None:
     assert _lists(second) == epochs[1]
 
 
-def test_a_sampler_that_follows_from_the_epoch_resumes_too() -> None:
+def test_a_sampler_that_follows_from_the_epoch_resumes_too():
     def sharded() -> ResumableLoader:
         dataset = Augmented(20)
         sampler = DistributedSampler(dataset, num_replicas=2, rank=1, shuffle=True, seed=3)
@@ -389,7 +382,7 @@ OTHERS: list[tuple[str, Any]] = [
 
 
 @pytest.mark.parametrize(("field", "value"), OTHERS, ids=range(len(OTHERS)))
-def test_the_state_of_another_loader_is_refused(field: str, value: Any) -> None:
+def test_the_state_of_another_loader_is_refused(field, value):
     loader = _plain()
     with pytest.raises(StateMismatch, match=field):
         loader.load_state_dict({**loader.state_dict(), field: value})
@@ -397,7 +390,7 @@ def test_the_state_of_another_loader_is_refused(field: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize("state", [{}, {"epoch": 0, "batch": 1}, None, [1], {1: 2}])
-def test_what_is_no_state_of_a_loader_is_refused(state: Any) -> None:
+def test_what_is_no_state_of_a_loader_is_refused(state):
     with pytest.raises(StateMismatch, match="batch_size"):
         _plain().load_state_dict(state)
 
@@ -417,7 +410,7 @@ REFUSED: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_resume_is_refused(name: str) -> None:
+def test_what_cannot_resume_is_refused(name):
     with pytest.raises(RefusedState, match=name):
         REFUSED[name]()
 
@@ -471,7 +464,7 @@ def _order(length: int, epoch: int = 0, **options: Any) -> list[int]:
 
 
 @pytest.mark.parametrize("length", [128, 133, 159])
-def test_the_same_global_batches_come_on_any_number_of_ranks(length: int) -> None:
+def test_the_same_global_batches_come_on_any_number_of_ranks(length):
     order = _order(length)
     for size, batch_size in [(1, 32), (2, 16), (4, 8), (8, 4), (32, 1)]:
         batches = [_together(step) for step in _steps(_loaders(length, size, batch_size))]
@@ -490,8 +483,8 @@ def test_the_same_global_batches_come_on_any_number_of_ranks(length: int) -> Non
     ],
 )
 def test_each_rank_has_its_part_of_each_batch_and_the_first_samples_fill_up_the_last(
-    length: int, size: int, batch_size: int, expected: list[list[list[int]]]
-) -> None:
+    length, size, batch_size, expected
+):
     loaders = _loaders(length, size, batch_size, shuffle=False)
     assert [[_samples(batch) for batch in loader] for loader in loaders] == expected
 
@@ -504,9 +497,7 @@ PARTS = st.tuples(st.integers(1, 5), st.integers(1, 6), st.integers(0, 4))
 @example(length=50, parts=[(4, 3, 1), (2, 5, 1), (3, 2, 2)], drop_last=False)
 @example(length=50, parts=[(4, 3, 1), (2, 5, 1), (3, 2, 2)], drop_last=True)
 @settings(max_examples=40, deadline=None)
-def test_a_run_on_changing_numbers_of_ranks_has_each_sample_once(
-    length: int, parts: list[tuple[int, int, int]], drop_last: bool
-) -> None:
+def test_a_run_on_changing_numbers_of_ranks_has_each_sample_once(length, parts, drop_last):
     order = _order(length, epoch=2)
     state = {**_loaders(length, 1, 1, drop_last=drop_last)[0].state_dict(), "epoch": 2}
     had: list[int] = []
@@ -538,7 +529,7 @@ def test_a_run_on_changing_numbers_of_ranks_has_each_sample_once(
     ] * size
 
 
-def test_forever_goes_over_epochs_on_another_number_of_ranks() -> None:
+def test_forever_goes_over_epochs_on_another_number_of_ranks():
     four = _loaders(12, 4, 1)
     for loader in four:
         next(loader.forever())
@@ -551,7 +542,7 @@ def test_forever_goes_over_epochs_on_another_number_of_ranks() -> None:
     assert [(loader.epoch, loader.batch) for loader in two] == [(1, 3)] * 2
 
 
-def test_batches_are_counted_in_those_of_the_loader_that_counts() -> None:
+def test_batches_are_counted_in_those_of_the_loader_that_counts():
     (loader,) = _loaders(20, 1, 8)
     loader.load_state_dict({**loader.state_dict(), **_at(3)})
     assert (len(loader), loader.batch, loader.in_epoch) == (3, 0, True)
@@ -563,14 +554,14 @@ def test_batches_are_counted_in_those_of_the_loader_that_counts() -> None:
     assert (loader.epoch, loader.batch, loader.in_epoch) == (1, 0, False)
 
 
-def test_alone_is_alone_however_it_is_said() -> None:
+def test_alone_is_alone_however_it_is_said():
     expected = [batch.tolist() for batch in ResumableLoader(Drawn(11), 3, True)]
     for ranks in [(0, 1), [0, 1], SingleRank(), SimpleNamespace(rank=0, size=1)]:
         loader = ResumableLoader(Drawn(11), 3, True, ranks=ranks)
         assert _lists(loader) == expected
 
 
-def test_what_each_rank_draws_is_its_own_and_stays_so_from_release_to_release() -> None:
+def test_what_each_rank_draws_is_its_own_and_stays_so_from_release_to_release():
     first, second = (list(loader) for loader in _loaders(10, 2, 3, seed=7))
     assert _samples(first[0]) + _samples(second[0]) == [6, 9, 3, 7, 5, 8]
     assert second[0][0].tolist() == [7, 567548473, 644047933, 491403394]  # by "sample 3"
@@ -579,7 +570,7 @@ def test_what_each_rank_draws_is_its_own_and_stays_so_from_release_to_release() 
     assert len(set(itertools.chain(*drawn))) == 48
 
 
-def test_the_same_batch_size_draws_the_same_on_any_number_of_ranks_above_one() -> None:
+def test_the_same_batch_size_draws_the_same_on_any_number_of_ranks_above_one():
     two, three = (
         [batch.tolist() for step in _steps(_loaders(40, size, 5)) for batch in step]
         for size in (2, 3)
@@ -587,7 +578,7 @@ def test_the_same_batch_size_draws_the_same_on_any_number_of_ranks_above_one() -
     assert two[:6] == three[:6]  # the rest is split otherwise
 
 
-def test_alone_between_its_own_batches_it_draws_as_one_of_several_ranks() -> None:
+def test_alone_between_its_own_batches_it_draws_as_one_of_several_ranks():
     (alone,), (first, _) = _loaders(40, 1, 4), _loaders(40, 2, 4)
     for samples, equal in [(8, False), (6, True)]:
         for loader in (alone, first):
@@ -597,7 +588,7 @@ def test_alone_between_its_own_batches_it_draws_as_one_of_several_ranks() -> Non
         assert torch.equal(ours, theirs) is equal
 
 
-def test_workers_change_no_byte_on_a_rank() -> None:
+def test_workers_change_no_byte_on_a_rank():
     plain, helped = (
         _loaders(23, 3, 2, num_workers=count, persistent_workers=True)[1] for count in (0, 2)
     )
@@ -616,7 +607,7 @@ OLD = {"epoch": 1, "batch": 2, "version": 1, "seed": 3, "length": 23, "batch_siz
 """A state that was saved before loaders knew of ranks."""
 
 
-def test_an_old_state_continues_to_the_byte_and_on_several_ranks() -> None:
+def test_an_old_state_continues_to_the_byte_and_on_several_ranks():
     (whole,), (loader,) = _loaders(23, 1, 4), _loaders(23, 1, 4)
     whole.load_state_dict({**whole.state_dict(), "epoch": 1})
     loader.load_state_dict(OLD)
@@ -633,9 +624,7 @@ def test_an_old_state_continues_to_the_byte_and_on_several_ranks() -> None:
     ("batch", "samples", "said"),
     [(0, 0, (0, 6)), (3, 12, (2, 6)), (5, 20, (20, 1)), (6, 23, (4, 6))],
 )
-def test_a_state_says_its_position_in_batches_of_all_ranks_if_it_can(
-    batch: int, samples: int, said: tuple[int, int]
-) -> None:
+def test_a_state_says_its_position_in_batches_of_all_ranks_if_it_can(batch, samples, said):
     for loader in _loaders(23, 3, 2):
         loader.load_state_dict({**OLD, "batch": batch})
         state = loader.state_dict()
@@ -644,7 +633,7 @@ def test_a_state_says_its_position_in_batches_of_all_ranks_if_it_can(
         assert {**state, "batch": batch, "batch_size": 4} == OLD | {"batch": batch}
 
 
-def test_dropped_samples_are_no_batch() -> None:
+def test_dropped_samples_are_no_batch():
     (loader,) = _loaders(23, 1, 4, drop_last=True)
     state = loader.state_dict()
     with pytest.raises(StateMismatch, match="6"):
@@ -657,12 +646,12 @@ def test_dropped_samples_are_no_batch() -> None:
 
 
 @pytest.mark.parametrize("ranks", [(2, 2), (-1, 2), (0, 0), (0, 1, 2), (0.0, 2), 4, "01"])
-def test_ranks_that_cannot_be_are_refused(ranks: Any) -> None:
+def test_ranks_that_cannot_be_are_refused(ranks):
     with pytest.raises(BadOption):
         ResumableLoader(Drawn(4), ranks=ranks)
 
 
-def test_a_sampler_and_ranks_together_are_refused() -> None:
+def test_a_sampler_and_ranks_together_are_refused():
     sampler: DistributedSampler[Any] = DistributedSampler(Drawn(8), num_replicas=2, rank=1)
     with pytest.raises(RefusedState, match="DistributedSampler"):
         ResumableLoader(Drawn(8), sampler=sampler, ranks=(1, 2))
@@ -680,7 +669,7 @@ def distributed() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("distributed")
-def test_the_ranks_of_torch_are_found() -> None:
+def test_the_ranks_of_torch_are_found():
     expected = _lists(_loaders(23, 4, 2)[1])
     group = torch.distributed.group.WORLD
     assert _lists(_loader(None)) == expected
@@ -697,9 +686,7 @@ def _loader(ranks: Any) -> ResumableLoader:
 @pytest.mark.parametrize(
     ("begun", "ended", "size"), [(True, False, 3), (False, False, 1), (True, True, 1)]
 )
-def test_the_ranks_of_mpi_are_found(
-    monkeypatch: pytest.MonkeyPatch, begun: bool, ended: bool, size: int
-) -> None:
+def test_the_ranks_of_mpi_are_found(monkeypatch, begun, ended, size):
     world = SimpleNamespace(rank=2, size=3)
     mpi = SimpleNamespace(
         COMM_WORLD=world, Is_initialized=lambda: begun, Is_finalized=lambda: ended

@@ -1,7 +1,5 @@
 """What a store asks of torch: kinds, memory, filling in place."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -42,7 +40,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_comes_back_as_it_was(kind: str) -> None:
+def test_every_kind_comes_back_as_it_was(kind):
     value = KINDS[kind]()
     assert kind_of(value) == kind
     source = source_of(value)
@@ -64,35 +62,35 @@ class Mine(torch.Tensor):
     [torch.ones(1).as_subclass(Mine), torch.Size([1]), np.zeros((1, 1)).view(np.matrix), 3],
     ids=lambda value: type(value).__name__,
 )
-def test_what_would_come_back_as_another_type_has_no_kind(value: Any) -> None:
+def test_what_would_come_back_as_another_type_has_no_kind(value):
     with pytest.raises(UnsupportedTensor, match=type(value).__name__):
         kind_of(value)
 
 
-def test_what_was_computed_is_a_plain_tensor() -> None:
+def test_what_was_computed_is_a_plain_tensor():
     assert kind_of(torch.randn(3, requires_grad=True) * 2) == "torch"
 
 
 @pytest.mark.parametrize("kind", ["", "torch:", "torch:Buffer", "torch.nn", "os", "mx", "x" * 999])
-def test_an_unknown_kind_is_refused(kind: str) -> None:
+def test_an_unknown_kind_is_refused(kind):
     with pytest.raises(UnknownFramework) as caught:
         tensor_of(np.zeros(2), TensorSpec("float64", (2,)), kind)
     assert len(str(caught.value)) < 400
 
 
 @pytest.mark.parametrize("kind", ["torch:grad", "torch:Parameter", "packed"])
-def test_a_kind_that_cannot_be_is_refused(kind: str) -> None:
+def test_a_kind_that_cannot_be_is_refused(kind):
     with pytest.raises(BadField):
         tensor_of(np.zeros(2, np.int64), TensorSpec("int64", (2,)), kind)
 
 
-def test_strides_that_torch_has_not_are_refused() -> None:
+def test_strides_that_torch_has_not_are_refused():
     backwards = np.arange(4.0)[::-1]
     with pytest.raises(UnsupportedTensor):
         tensor_of(backwards, TensorSpec("float64", (4,)), "torch")
 
 
-def test_memory_is_counted_in_bytes() -> None:
+def test_memory_is_counted_in_bytes():
     x = torch.arange(24, dtype=torch.int16).reshape(4, 6)
     memory = memory_of(x[1:3, ::2])
     assert memory is not None
@@ -109,7 +107,7 @@ def test_memory_is_counted_in_bytes() -> None:
     assert backwards.address == whole.span()[1] - 8
 
 
-def test_there_is_no_memory_where_values_do_not_lie() -> None:
+def test_there_is_no_memory_where_values_do_not_lie():
     x = torch.randn(3, dtype=torch.complex64)
     freed = torch.randn(3)
     freed.untyped_storage().resize_(0)
@@ -118,7 +116,7 @@ def test_there_is_no_memory_where_values_do_not_lie() -> None:
 
 
 @pytest.mark.parametrize("way", [stretch_of, adapter._in_storage], ids=["CPU", "accelerator"])
-def test_a_stretch_of_memory_outlives_the_tensor(way: Any) -> None:
+def test_a_stretch_of_memory_outlives_the_tensor(way):
     x = torch.arange(8, dtype=torch.int32)
     part = x[3:5]
     start = x.data_ptr() + 4
@@ -155,7 +153,7 @@ FILLED: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("name", FILLED)
-def test_tensors_are_filled_in_place(name: str) -> None:
+def test_tensors_are_filled_in_place(name):
     for is_read_only in (False, True):
         value = FILLED[name]()
         spec = source_of(value).spec
@@ -175,13 +173,13 @@ def test_tensors_are_filled_in_place(name: str) -> None:
     ],
     ids=["expanded", "sliding", "sliding array"],
 )
-def test_elements_that_share_memory_are_not_filled(target: Any) -> None:
+def test_elements_that_share_memory_are_not_filled(target):
     with pytest.raises(UnsupportedTensor):
         fill(target, np.arange(6, dtype=np.float32).reshape(3, 2), TensorSpec("float32", (3, 2)))
     assert not target.any()
 
 
-def test_what_cannot_be_written_to_is_refused() -> None:
+def test_what_cannot_be_written_to_is_refused():
     spec = TensorSpec("float32", (2,))
     read_only = np.zeros(2, np.float32)
     read_only.flags.writeable = False

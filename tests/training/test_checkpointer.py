@@ -1,7 +1,5 @@
 """The Checkpointer, called as a training loop calls it."""
 
-from __future__ import annotations
-
 import os
 import platform
 import random
@@ -60,9 +58,7 @@ def _log(store: Path) -> list[tuple[int, dict[str, Any]]]:
     ("at", "asynchronous"),
     kept([(at, way) for at in (1, 9, 10, 35, 59) for way in (False, True)], (9, False), (35, True)),
 )
-def test_a_run_that_was_stopped_ends_as_if_it_had_not_been(
-    tmp_path: Path, at: int, asynchronous: bool
-) -> None:
+def test_a_run_that_was_stopped_ends_as_if_it_had_not_been(tmp_path, at, asynchronous):
     whole = walk(tmp_path / "whole", 60)
     _crash(tmp_path / "stopped", at, asynchronous=asynchronous)
     again = walk(tmp_path / "stopped", 60, asynchronous=asynchronous)
@@ -77,9 +73,7 @@ def test_a_run_that_was_stopped_ends_as_if_it_had_not_been(
     ("every", "saved"),
     [(10, [10, 20, 25]), (standfast.Schedule(4, start=17), [17, 21, 25]), (None, [25])],
 )
-def test_saves_fall_on_the_schedule_and_the_last_step(
-    tmp_path: Path, every: Any, saved: list[int], calls_step: bool
-) -> None:
+def test_saves_fall_on_the_schedule_and_the_last_step(tmp_path, every, saved, calls_step):
     program = Walk()
     with checkpointer(tmp_path, program.state, every=every) as ckpt:
         for step in ckpt.steps(25):
@@ -89,7 +83,7 @@ def test_saves_fall_on_the_schedule_and_the_last_step(
         assert _steps(ckpt) == saved
 
 
-def test_steps_that_are_not_handed_out_are_saved_on_schedule_or_by_hand(tmp_path: Path) -> None:
+def test_steps_that_are_not_handed_out_are_saved_on_schedule_or_by_hand(tmp_path):
     with checkpointer(tmp_path, Walk().state, every=2) as ckpt:
         for _ in range(5):
             ckpt.step()
@@ -99,7 +93,7 @@ def test_steps_that_are_not_handed_out_are_saved_on_schedule_or_by_hand(tmp_path
         assert _steps(ckpt) == [2, 4, 5]
 
 
-def test_saves_by_the_clock_and_by_a_share_of_the_time(tmp_path: Path, seams: Seams) -> None:
+def test_saves_by_the_clock_and_by_a_share_of_the_time(tmp_path, seams):
     clock = seams.clock()
 
     def slowly(create: Callable[..., None], name: str, data: bytes) -> None:
@@ -115,9 +109,7 @@ def test_saves_by_the_clock_and_by_a_share_of_the_time(tmp_path: Path, seams: Se
             assert _steps(ckpt) == saved
 
 
-def test_a_finished_run_hands_out_nothing_and_a_longer_one_goes_on(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_finished_run_hands_out_nothing_and_a_longer_one_goes_on(tmp_path, capsys):
     walk(tmp_path, 20, hp={"lr": 1, "max_steps": 20})
     options = {"hp": {"lr": 1, "max_steps": 20}, "quiet": False}
     with checkpointer(tmp_path, Walk().state, **options) as ckpt:
@@ -130,7 +122,7 @@ def test_a_finished_run_hands_out_nothing_and_a_longer_one_goes_on(
     assert standfast.Store(tmp_path).runs()[0].hyperparameters == {"lr": 1, "max_steps": 30}
 
 
-def test_a_number_that_cannot_be_a_step_is_refused(tmp_path: Path) -> None:
+def test_a_number_that_cannot_be_a_step_is_refused(tmp_path):
     walk(tmp_path, 20)
     with checkpointer(tmp_path, Walk().state) as ckpt:
         for step in (1, 20, 21.0):
@@ -140,7 +132,7 @@ def test_a_number_that_cannot_be_a_step_is_refused(tmp_path: Path) -> None:
             next(ckpt.steps(1e3))  # type: ignore[arg-type]
 
 
-def test_it_is_used_inside_its_with(tmp_path: Path) -> None:
+def test_it_is_used_inside_its_with(tmp_path):
     ckpt = checkpointer(tmp_path, Walk().state)
     with pytest.raises(errors.NotOpen):
         ckpt.step(1)
@@ -161,32 +153,26 @@ def test_it_is_used_inside_its_with(tmp_path: Path) -> None:
         ({"state": {"weights": np.zeros(3)}}, errors.BadOption),
     ],
 )
-def test_an_option_that_cannot_be_is_refused(
-    tmp_path: Path, options: dict[str, Any], kind: type[Exception]
-) -> None:
+def test_an_option_that_cannot_be_is_refused(tmp_path, options, kind):
     with pytest.raises(kind, match=next(iter(options))):
         checkpointer(tmp_path, **{"state": Walk().state, **options})
 
 
 @pytest.mark.parametrize("kind", [Path, standfast.Store])
-def test_the_environment_does_not_move_the_store_that_a_program_names(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Any
-) -> None:
+def test_the_environment_does_not_move_the_store_that_a_program_names(tmp_path, monkeypatch, kind):
     monkeypatch.setenv("STANDFAST_STORE", str(tmp_path / "there"))
     walk(kind(tmp_path / "here"), 10)
     assert not (tmp_path / "there").exists()
     assert standfast.Store(tmp_path / "here").resolve("latest").step == 10
 
 
-def test_a_run_that_nothing_identifies_is_called_as_the_program(
-    tmp_path: Path, seams: Seams
-) -> None:
+def test_a_run_that_nothing_identifies_is_called_as_the_program(tmp_path, seams):
     seams.system(sys, argv=["/somewhere/train.py", "--fast"])
     walk(tmp_path, 10)
     assert [run.name for run in standfast.Store(tmp_path).runs()] == ["train"]
 
 
-def test_random_states_are_restored_when_the_first_step_is_handed_out(tmp_path: Path) -> None:
+def test_random_states_are_restored_when_the_first_step_is_handed_out(tmp_path):
     def draws(name: str, seed: int, steps: int) -> list[Any]:
         random.seed(seed)
         np.random.seed(seed)
@@ -217,7 +203,7 @@ def _epochs(store: Path, total: int, stop: int | None = None) -> list[int]:
     return seen
 
 
-def test_without_a_loader_epochs_are_saved_at_their_end(tmp_path: Path) -> None:
+def test_without_a_loader_epochs_are_saved_at_their_end(tmp_path):
     with pytest.raises(Stop):
         _epochs(tmp_path, 4, stop=8)  # in the middle of the third
     run = standfast.Store(tmp_path).runs()[0]
@@ -228,7 +214,7 @@ def test_without_a_loader_epochs_are_saved_at_their_end(tmp_path: Path) -> None:
     assert run.load()["walk"]["weights"].tobytes() == whole.load()["walk"]["weights"].tobytes()
 
 
-def test_an_epoch_whose_body_calls_no_step_is_a_step(tmp_path: Path) -> None:
+def test_an_epoch_whose_body_calls_no_step_is_a_step(tmp_path):
     for total in (2, 4):
         program = Walk()
         with checkpointer(tmp_path, program.state, every=1) as ckpt:
@@ -238,7 +224,7 @@ def test_an_epoch_whose_body_calls_no_step_is_a_step(tmp_path: Path) -> None:
     assert [(c.epoch, c.step) for c in run.checkpoints()] == [(n, n) for n in (1, 2, 3, 4)]
 
 
-def test_steps_after_epochs_are_saved_on_schedule(tmp_path: Path) -> None:
+def test_steps_after_epochs_are_saved_on_schedule(tmp_path):
     with checkpointer(tmp_path, Walk().state, every=5) as ckpt:
         for _ in ckpt.epochs(2):
             ckpt.step()
@@ -251,7 +237,7 @@ def test_steps_after_epochs_are_saved_on_schedule(tmp_path: Path) -> None:
 # Metrics and the best
 
 
-def test_the_best_is_the_strictly_better_one_and_never_nan(tmp_path: Path) -> None:
+def test_the_best_is_the_strictly_better_one_and_never_nan(tmp_path):
     values = [5.0, float("nan"), 3.0, 3.0, 4.0]
     with checkpointer(tmp_path, Walk().state, every=1, monitor="loss") as ckpt:
         for step in ckpt.steps(5):
@@ -260,7 +246,7 @@ def test_the_best_is_the_strictly_better_one_and_never_nan(tmp_path: Path) -> No
         assert ckpt.run.checkpoint("best").metrics == {"loss": 3.0}
 
 
-def test_the_best_is_kept_over_resumes(tmp_path: Path) -> None:
+def test_the_best_is_kept_over_resumes(tmp_path):
     runs = ((2, [1.0, 2.0], 2), (4, [1.5, 1.0], 2), (5, [3.0], 5), (6, [3.0], 5))
     for total, values, best in runs:
         with checkpointer(tmp_path, Walk().state, every=1, monitor="acc", mode="max") as ckpt:
@@ -269,7 +255,7 @@ def test_the_best_is_kept_over_resumes(tmp_path: Path) -> None:
             assert ckpt.run.checkpoint("best").step == best
 
 
-def test_a_metric_that_comes_late_may_make_the_best(tmp_path: Path) -> None:
+def test_a_metric_that_comes_late_may_make_the_best(tmp_path):
     with checkpointer(tmp_path, Walk().state, every=1, monitor="val", mode="max") as ckpt:
         for step in ckpt.steps(4):
             ckpt.step(step, val=0.5 if step == 3 else None)
@@ -288,7 +274,7 @@ def test_a_metric_that_comes_late_may_make_the_best(tmp_path: Path) -> None:
                 ckpt.report(bad, val=1.0)  # type: ignore[arg-type]
 
 
-def test_a_report_of_the_last_step_is_in_the_checkpoint_that_follows(tmp_path: Path) -> None:
+def test_a_report_of_the_last_step_is_in_the_checkpoint_that_follows(tmp_path):
     with checkpointer(tmp_path, Walk().state, every=None, monitor="val") as ckpt:
         for epoch in range(1, 4):
             ckpt.step(loss=1.0)
@@ -300,7 +286,7 @@ def test_a_report_of_the_last_step_is_in_the_checkpoint_that_follows(tmp_path: P
         assert ckpt.run.checkpoint("best").step == 6
 
 
-def test_the_best_is_that_of_the_steps_that_stay(tmp_path: Path) -> None:
+def test_the_best_is_that_of_the_steps_that_stay(tmp_path):
     def best(steps: int, mode: str) -> int:
         options = {"every": 1, "monitor": "loss", "mode": mode}
         with checkpointer(tmp_path, Walk().state, **options) as ckpt:
@@ -316,7 +302,7 @@ def test_the_best_is_that_of_the_steps_that_stay(tmp_path: Path) -> None:
     assert best(4, "min") == 3
 
 
-def test_every_metric_is_in_the_log_which_is_cut_back_on_resume(tmp_path: Path) -> None:
+def test_every_metric_is_in_the_log_which_is_cut_back_on_resume(tmp_path):
     _crash(tmp_path, at=35)
     assert [step for step, _ in _log(tmp_path)] == list(range(1, 36))
     with checkpointer(tmp_path, Walk().state) as ckpt:
@@ -328,7 +314,7 @@ def test_every_metric_is_in_the_log_which_is_cut_back_on_resume(tmp_path: Path) 
     assert _log(tmp_path)[-1] == (60, {"value": whole.weights.sum()})
 
 
-def test_metrics_do_not_pile_up_between_saves(tmp_path: Path, seams: Seams) -> None:
+def test_metrics_do_not_pile_up_between_saves(tmp_path, seams):
     seams.bound("steps of a long run", 10)
     with checkpointer(tmp_path, Walk().state, every=None) as ckpt:
         for step in range(1, 31):
@@ -341,7 +327,7 @@ def test_metrics_do_not_pile_up_between_saves(tmp_path: Path, seams: Seams) -> N
 # Which run
 
 
-def test_auto_begins_another_run_for_other_settings_and_says_what_differs(tmp_path: Path) -> None:
+def test_auto_begins_another_run_for_other_settings_and_says_what_differs(tmp_path):
     walk(tmp_path, 10, name="first", hp={"lr": 0.1, "deep": {"layers": 2}})
     with checkpointer(tmp_path, Walk().state, hp={"lr": 0.2, "deep": {"layers": 2}}) as ckpt:
         text = str(ckpt.resume_report)
@@ -352,7 +338,7 @@ def test_auto_begins_another_run_for_other_settings_and_says_what_differs(tmp_pa
 
 
 @pytest.mark.parametrize("resume", ["must", "yes"])
-def test_a_start_that_finds_nothing_to_resume_makes_no_run(tmp_path: Path, resume: str) -> None:
+def test_a_start_that_finds_nothing_to_resume_makes_no_run(tmp_path, resume):
     refused = pytest.raises(errors.RefNotFound, match=resume)
     with refused, checkpointer(tmp_path, Walk().state, resume=resume):
         pass
@@ -362,7 +348,7 @@ def test_a_start_that_finds_nothing_to_resume_makes_no_run(tmp_path: Path, resum
         assert ckpt.next_step == 11
 
 
-def test_never_takes_the_next_free_trial(tmp_path: Path) -> None:
+def test_never_takes_the_next_free_trial(tmp_path):
     runs = []
     for _ in range(3):
         with checkpointer(tmp_path, Walk().state, hp={"lr": 1}, resume="never") as ckpt:
@@ -379,9 +365,7 @@ def test_never_takes_the_next_free_trial(tmp_path: Path) -> None:
         pass
 
 
-def test_a_reference_branches_with_its_parent_and_goes_on_when_started_again(
-    tmp_path: Path,
-) -> None:
+def test_a_reference_branches_with_its_parent_and_goes_on_when_started_again(tmp_path):
     walk(tmp_path, 30, name="trunk", hp={"lr": 1})
     options = {"name": "trunk", "hp": {"lr": 2}, "resume": "trunk@20"}
     _crash(tmp_path, at=35, **options)
@@ -399,7 +383,7 @@ def test_a_reference_branches_with_its_parent_and_goes_on_when_started_again(
     assert len(standfast.Store(tmp_path).runs()) == 3
 
 
-def test_a_branch_with_the_same_settings_is_a_trial_of_its_own(tmp_path: Path) -> None:
+def test_a_branch_with_the_same_settings_is_a_trial_of_its_own(tmp_path):
     trunk = walk(tmp_path, 30, name="trunk", hp={"lr": 1})
     options = {"name": "trunk", "hp": {"lr": 1}, "resume": "trunk@10"}
     program = Walk()
@@ -412,7 +396,7 @@ def test_a_branch_with_the_same_settings_is_a_trial_of_its_own(tmp_path: Path) -
     assert program.weights.tobytes() == trunk.weights.tobytes()
 
 
-def test_a_run_that_is_written_into_is_not_entered(tmp_path: Path) -> None:
+def test_a_run_that_is_written_into_is_not_entered(tmp_path):
     code = (
         "import sys, standfast, numpy as np\n"
         "state = standfast.TrainingState(walk={'w': np.zeros(2)})\n"
@@ -441,7 +425,7 @@ def test_a_run_that_is_written_into_is_not_entered(tmp_path: Path) -> None:
 # Bad input
 
 
-def test_a_damaged_checkpoint_is_passed_over_with_a_warning(tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_is_passed_over_with_a_warning(tmp_path):
     _crash(tmp_path, at=45)
     run = standfast.Store(tmp_path).runs()[0]
     flip(data_path(run, 40), -9)
@@ -454,7 +438,7 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_warning(tmp_path: Path) -> N
 
 
 @pytest.mark.guarantee("G14")
-def test_a_run_that_cannot_be_read_is_not_taken_for_a_new_one_and_deleted(tmp_path: Path) -> None:
+def test_a_run_that_cannot_be_read_is_not_taken_for_a_new_one_and_deleted(tmp_path):
     walk(tmp_path, 20)
     [run] = standfast.Store(tmp_path).runs()
     kept = {path: path.read_bytes() for path in (tmp_path / "checkpoints").rglob("*_step_*.*")}
@@ -473,7 +457,7 @@ def test_a_run_that_cannot_be_read_is_not_taken_for_a_new_one_and_deleted(tmp_pa
     assert standfast.Store(tmp_path).resolve(run.hash).verify().nbytes
 
 
-def test_another_architecture_is_refused_with_the_difference(tmp_path: Path) -> None:
+def test_another_architecture_is_refused_with_the_difference(tmp_path):
     walk(tmp_path, 10, name="old")
     program = Walk(size=5)
     program.state.walk["bias"] = np.zeros(2)
@@ -488,7 +472,7 @@ def test_another_architecture_is_refused_with_the_difference(tmp_path: Path) -> 
         assert ckpt.next_step == 1  # nothing of the refused branch is left
 
 
-def test_what_fits_is_restored_if_asked_and_called_inexact(tmp_path: Path) -> None:
+def test_what_fits_is_restored_if_asked_and_called_inexact(tmp_path):
     trunk = walk(tmp_path, 10, name="old")
     program = Walk()
     program.state.walk["bias"] = np.full(2, 7.0)
@@ -503,9 +487,7 @@ def test_what_fits_is_restored_if_asked_and_called_inexact(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_a_store_that_cannot_be_written_is_found_before_training_starts(
-    tmp_path: Path, asynchronous: bool
-) -> None:
+def test_a_store_that_cannot_be_written_is_found_before_training_starts(tmp_path, asynchronous):
     (tmp_path / "file").write_text("in the way")
     inside = checkpointer(tmp_path / "file" / "store", Walk().state, asynchronous=asynchronous)
     with pytest.raises(errors.FileError), inside:
@@ -518,7 +500,7 @@ def test_a_store_that_cannot_be_written_is_found_before_training_starts(
     walk(tmp_path, 10)  # the run was let go of
 
 
-def test_the_report_names_what_is_not_as_it_was(tmp_path: Path, seams: Seams) -> None:
+def test_the_report_names_what_is_not_as_it_was(tmp_path, seams):
     class Forgetful:
         def __init__(self) -> None:
             self.value = np.zeros(3)
@@ -553,9 +535,7 @@ def test_the_report_names_what_is_not_as_it_was(tmp_path: Path, seams: Seams) ->
 # What goes wrong and is put right
 
 
-def test_an_error_of_the_program_comes_out_and_what_was_saved_is_committed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_error_of_the_program_comes_out_and_what_was_saved_is_committed(tmp_path, capsys):
     options: dict[str, Any] = {"every": 1, "asynchronous": True, "quiet": False}
     ckpt = checkpointer(tmp_path, Walk().state, **options)
 
@@ -572,7 +552,7 @@ def test_an_error_of_the_program_comes_out_and_what_was_saved_is_committed(
     assert "step 1" in line
 
 
-def test_a_save_that_failed_can_be_made_again(tmp_path: Path) -> None:
+def test_a_save_that_failed_can_be_made_again(tmp_path):
     def refuse(create: Any, name: str, data: bytes) -> None:
         raise errors.WriteFailed(28, "disk full")
 
@@ -589,9 +569,7 @@ def test_a_save_that_failed_can_be_made_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_a_state_that_was_saved_and_changed_is_saved_again(
-    tmp_path: Path, asynchronous: bool
-) -> None:
+def test_a_state_that_was_saved_and_changed_is_saved_again(tmp_path, asynchronous):
     program = Walk()
     options: dict[str, Any] = {"monitor": "loss", "asynchronous": asynchronous, "every": 1}
     with checkpointer(tmp_path, program.state, **options) as ckpt:
@@ -603,7 +581,7 @@ def test_a_state_that_was_saved_and_changed_is_saved_again(
         assert ckpt.run.checkpoint("best").metrics == {"loss": 1.0}
 
 
-def test_a_forked_child_that_leaves_the_with_writes_nothing(tmp_path: Path) -> None:
+def test_a_forked_child_that_leaves_the_with_writes_nothing(tmp_path):
     with checkpointer(tmp_path, Walk().state, every=None) as ckpt:
         ckpt.step(1, value=1.0)
         child = os.fork()
@@ -620,7 +598,7 @@ def test_a_forked_child_that_leaves_the_with_writes_nothing(tmp_path: Path) -> N
 # What it says
 
 
-def test_what_is_printed_is_the_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_printed_is_the_report(tmp_path, capsys):
     walk(tmp_path, 10, quiet=False)
     assert "continues" not in capsys.readouterr().err
     walk(tmp_path, 20, quiet=False)
@@ -628,9 +606,7 @@ def test_what_is_printed_is_the_report(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 @pytest.mark.parametrize("way", ["with the step", "reported", "never"])
-def test_a_monitored_metric_that_never_came_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], way: str
-) -> None:
+def test_a_monitored_metric_that_never_came_is_named(tmp_path, capsys, way):
     with checkpointer(tmp_path, Walk().state, every=1, monitor="loss", quiet=False) as ckpt:
         for step in ckpt.steps(3):
             ckpt.step(step, loss=1.0 if way == "with the step" else None)
@@ -650,8 +626,8 @@ def _pass_while_the_loop_waits(clock: Clock) -> None:
 
 @pytest.mark.parametrize("late", ["save", "helper"])
 def test_what_the_loop_waited_for_a_save_is_said_but_not_for_the_helper_to_start(
-    tmp_path: Path, seams: Seams, capsys: pytest.CaptureFixture[str], late: str
-) -> None:
+    tmp_path, seams, capsys, late
+):
     clock, passed = seams.clock(), []
 
     def once(real: Any, *args: Any, **options: Any) -> Any:

@@ -1,7 +1,5 @@
 """A training that fails to start deletes the run that it made, and never what others saved."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -64,8 +62,8 @@ def _before_taking(seams: Seams, act: Callable[[LocalBackend, str], Any]) -> Non
 @STARTS
 @pytest.mark.parametrize("is_deleted", [True, False])
 def test_a_run_that_was_made_for_it_is_deleted_or_the_failure_to_do_so_noted(
-    start: Any, is_deleted: bool, tmp_path: Path, seams: Seams
-) -> None:
+    start, is_deleted, tmp_path, seams
+):
     if not is_deleted:
         seams.backend(delete=refused)
     with pytest.raises(WriteFailed, match="replace") as caught:
@@ -79,9 +77,7 @@ def test_a_run_that_was_made_for_it_is_deleted_or_the_failure_to_do_so_noted(
 @STARTS
 @pytest.mark.guarantee("G14")
 @pytest.mark.parametrize("is_damaged", [False, True])
-def test_what_another_process_saved_into_it_stays(
-    start: Any, is_damaged: bool, tmp_path: Path, seams: Seams
-) -> None:
+def test_what_another_process_saved_into_it_stays(start, is_damaged, tmp_path, seams):
     with standfast.Store(tmp_path / "other").run("a") as other:
         other.save(1, {"walk": {"weights": np.ones(4), "steps": 1}})
     if is_damaged:
@@ -100,9 +96,7 @@ def test_what_another_process_saved_into_it_stays(
 
 
 @STARTS
-def test_a_run_that_another_process_has_taken_stays(
-    start: Any, tmp_path: Path, seams: Seams
-) -> None:
+def test_a_run_that_another_process_has_taken_stays(start, tmp_path, seams):
     held: list[Any] = []
     _before_taking(seams, lambda backend, run: held.append((run, backend.lock(run))))
     with pytest.raises(RunBusy):

@@ -1,7 +1,5 @@
 """The metrics log: cheap to add to, exact to read, cut back on resume."""
 
-from __future__ import annotations
-
 import enum
 import errno
 import json
@@ -44,7 +42,7 @@ def _steps(path: Path) -> list[int]:
     return [line.step for line in read_metrics(path)]
 
 
-def test_a_line_is_an_object_of_json_in_which_what_is_not_finite_is_text(tmp_path: Path) -> None:
+def test_a_line_is_an_object_of_json_in_which_what_is_not_finite_is_text(tmp_path):
     path = tmp_path / "a" / "log.jsonl"
     metrics = {"loss": 0.25, "seen": 3, "best": True, "n": math.nan, "i": math.inf, "j": -math.inf}
     MetricsLog(path).append([Line(100, 2, TIME, metrics)])
@@ -54,7 +52,7 @@ def test_a_line_is_an_object_of_json_in_which_what_is_not_finite_is_text(tmp_pat
     )
 
 
-def test_what_is_added_is_settled_once_and_comes_back_from_the_file(tmp_path: Path) -> None:
+def test_what_is_added_is_settled_once_and_comes_back_from_the_file(tmp_path):
     log, loss = MetricsLog(tmp_path / "log.jsonl"), torch.tensor(0.5)
     log.add(1, None, {"loss": loss, "seen": np.array([64])})
     loss += 5  # it is logged as it was
@@ -92,7 +90,7 @@ VALUES: list[tuple[Any, Any]] = [
 
 
 @pytest.mark.parametrize(("value", "number"), VALUES)
-def test_numbers_of_any_kind_become_plain_ones(value: Any, number: Any) -> None:
+def test_numbers_of_any_kind_become_plain_ones(value, number):
     log = MetricsLog(None)
     log.add(1, None, {"loss": value})
     [line] = log.settle()
@@ -110,7 +108,7 @@ REFUSED: list[Any] = [
 
 
 @pytest.mark.parametrize("value", REFUSED, ids=lambda value: ascii(value)[:30].split(" at ")[0])
-def test_what_is_no_number_is_refused_at_once_by_its_name(value: Any) -> None:
+def test_what_is_no_number_is_refused_at_once_by_its_name(value):
     log = MetricsLog(None)
     with pytest.raises(RefusedState, match="val_loss"):
         log.add(1, None, {"loss": 0.5, "val_loss": value})
@@ -118,13 +116,13 @@ def test_what_is_no_number_is_refused_at_once_by_its_name(value: Any) -> None:
 
 
 @pytest.mark.parametrize("name", [5, "", "\ud800", "x" * 201, None], ids=ascii)
-def test_a_name_that_cannot_be_is_refused(name: Any) -> None:
+def test_a_name_that_cannot_be_is_refused(name):
     with pytest.raises(RefusedState) as caught:
         MetricsLog(None).add(1, None, {name: 0.5})
     assert str(caught.value).isprintable()
 
 
-def test_the_longest_line_that_is_taken_can_be_read(tmp_path: Path) -> None:
+def test_the_longest_line_that_is_taken_can_be_read(tmp_path):
     log = MetricsLog(tmp_path / "log.jsonl")
     metrics = {f"{number:04}" + "\x01" * 196: -1.2345678901234567e-300 for number in range(852)}
     log.add(1, None, metrics)
@@ -148,9 +146,7 @@ def _bits(value: Any) -> Any:
         min_size=1,
     )
 )
-def test_every_number_comes_back_with_its_type_and_bits(
-    tmp_path_factory: pytest.TempPathFactory, metrics: dict[str, Any]
-) -> None:
+def test_every_number_comes_back_with_its_type_and_bits(tmp_path_factory, metrics):
     path = tmp_path_factory.mktemp("log") / "log.jsonl"
     log = MetricsLog(path)
     log.add(1, 0, metrics)
@@ -162,7 +158,7 @@ def test_every_number_comes_back_with_its_type_and_bits(
     }
 
 
-def test_lines_that_are_added_while_a_thread_settles_are_settled_once() -> None:
+def test_lines_that_are_added_while_a_thread_settles_are_settled_once():
     log = MetricsLog(None)
     done = threading.Event()
     found: list[int] = []
@@ -181,7 +177,7 @@ def test_lines_that_are_added_while_a_thread_settles_are_settled_once() -> None:
     assert found == list(range(5000))
 
 
-def test_a_cut_drops_the_lines_of_later_steps(tmp_path: Path) -> None:
+def test_a_cut_drops_the_lines_of_later_steps(tmp_path):
     path = tmp_path / "log.jsonl"
     wanted = _written(path, 1, 2, 3).replace(b"}\n", b',"added":"by a later version"}\n')
     path.write_bytes(wanted)
@@ -195,7 +191,7 @@ def test_a_cut_drops_the_lines_of_later_steps(tmp_path: Path) -> None:
     assert path.read_bytes() == b""
 
 
-def test_a_cut_of_nothing_leaves_the_file_alone(tmp_path: Path) -> None:
+def test_a_cut_of_nothing_leaves_the_file_alone(tmp_path):
     path = tmp_path / "log.jsonl"
     _written(path, 1, 2)
     before = path.stat()
@@ -206,7 +202,7 @@ def test_a_cut_of_nothing_leaves_the_file_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("torn", [b'{"step":3,"ep', b"\0" * 5000, b"x" * (3 << 20)], ids=len)
-def test_a_torn_last_line_is_left_out_and_cut_off(torn: bytes, tmp_path: Path) -> None:
+def test_a_torn_last_line_is_left_out_and_cut_off(torn, tmp_path):
     path = tmp_path / "log.jsonl"
     whole = _written(path, 1, 2)
     path.write_bytes(whole + torn)
@@ -221,7 +217,7 @@ def test_a_torn_last_line_is_left_out_and_cut_off(torn: bytes, tmp_path: Path) -
     assert _steps(path) == [3]
 
 
-def test_damage_after_the_last_line_that_stays_is_cut_off(tmp_path: Path) -> None:
+def test_damage_after_the_last_line_that_stays_is_cut_off(tmp_path):
     path = tmp_path / "log.jsonl"
     whole = _written(path, 1, 2)
     path.write_bytes(whole + b"\0" * 100 + b"\n" + b"x" * (2 << 20) + b"\n")
@@ -230,7 +226,7 @@ def test_damage_after_the_last_line_that_stays_is_cut_off(tmp_path: Path) -> Non
     assert path.read_bytes() == whole
 
 
-def test_damage_before_a_line_that_stays_is_named_and_the_log_left_alone(tmp_path: Path) -> None:
+def test_damage_before_a_line_that_stays_is_named_and_the_log_left_alone(tmp_path):
     path = tmp_path / "log.jsonl"
     path.write_bytes(_written(path, 1) + b"\0\n")
     _written(path, 2)
@@ -269,7 +265,7 @@ DAMAGED: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("case", DAMAGED)
-def test_a_damaged_line_is_refused_by_its_number(case: str, tmp_path: Path) -> None:
+def test_a_damaged_line_is_refused_by_its_number(case, tmp_path):
     path = tmp_path / "log.jsonl"
     path.write_bytes(_with() + b"\n" + DAMAGED[case] + b"\n" + _with() + b"\n")
     lines = read_metrics(path)
@@ -280,7 +276,7 @@ def test_a_damaged_line_is_refused_by_its_number(case: str, tmp_path: Path) -> N
     assert len(str(caught.value)) < 600
 
 
-def test_a_line_without_end_takes_no_more_memory_than_a_long_one(tmp_path: Path) -> None:
+def test_a_line_without_end_takes_no_more_memory_than_a_long_one(tmp_path):
     path = tmp_path / "log.jsonl"
     path.touch()
     os.truncate(path, 64 << 20)
@@ -292,7 +288,7 @@ def test_a_line_without_end_takes_no_more_memory_than_a_long_one(tmp_path: Path)
         tracemalloc.stop()
 
 
-def test_a_log_that_is_not_there_or_no_file_is_refused(tmp_path: Path) -> None:
+def test_a_log_that_is_not_there_or_no_file_is_refused(tmp_path):
     with pytest.raises(MissingFile):
         next(read_metrics(tmp_path / "none.jsonl"))
     with pytest.raises(UnreadableFile):
@@ -305,7 +301,7 @@ def test_a_log_that_is_not_there_or_no_file_is_refused(tmp_path: Path) -> None:
         _written(tmp_path / "file" / "log.jsonl", 1)
 
 
-def test_a_log_that_is_a_link_is_neither_extended_nor_cut(tmp_path: Path) -> None:
+def test_a_log_that_is_a_link_is_neither_extended_nor_cut(tmp_path):
     real, link = tmp_path / "real.jsonl", tmp_path / "link.jsonl"
     _written(real, 1, 2)
     link.symlink_to(real)
@@ -333,7 +329,7 @@ def _each_fault(tmp_path: Path, act: Callable[[Path], object]) -> list[tuple[str
     raise AssertionError("it never came to an end")
 
 
-def test_an_append_that_fails_can_be_tried_again(tmp_path: Path) -> None:
+def test_an_append_that_fails_can_be_tried_again(tmp_path):
     struck = _each_fault(tmp_path, lambda path: _written(path, 3))
     names = [name for name, _ in struck]
     assert names == ["open_lock", "truncate", "write", "sync", "close", "sync_folder"]
@@ -341,7 +337,7 @@ def test_an_append_that_fails_can_be_tried_again(tmp_path: Path) -> None:
         assert left.count(b'"step":3') == (name in ("close", "sync_folder"))
 
 
-def test_a_cut_that_fails_leaves_the_old_log_or_the_new_one(tmp_path: Path) -> None:
+def test_a_cut_that_fails_leaves_the_old_log_or_the_new_one(tmp_path):
     struck = _each_fault(tmp_path, lambda path: MetricsLog(path).cut(1))
     assert {"create", "write", "sync", "rename", "sync_folder"} <= {name for name, _ in struck}
     for name, left in struck:

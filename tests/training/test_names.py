@@ -1,7 +1,5 @@
 """A name tells runs of equal settings apart, whenever and wherever their programs start."""
 
-from __future__ import annotations
-
 import shutil
 import warnings
 from collections.abc import Callable
@@ -36,9 +34,7 @@ def whole(folder: Path, name: str, steps: int) -> str:
     return job(folder / f"alone-{name}-{steps}", name, steps)[3]
 
 
-def test_each_seed_of_an_array_is_a_run_of_its_own(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_each_seed_of_an_array_is_a_run_of_its_own(tmp_path, capsys):
     store = tmp_path / "store"
     ended = {name: job(store, name) for name in ("seed0", "seed1")}
     assert ended["seed0"][0] != ended["seed1"][0]
@@ -53,7 +49,7 @@ def test_each_seed_of_an_array_is_a_run_of_its_own(
 
 
 @pytest.mark.long
-def test_a_seed_goes_on_from_its_own_checkpoint_of_the_mirror(tmp_path: Path) -> None:
+def test_a_seed_goes_on_from_its_own_checkpoint_of_the_mirror(tmp_path):
     mirror = tmp_path / "mirror"
     for name in ("seed0", "seed1"):
         job(tmp_path / "first", name, mirror=mirror)
@@ -67,8 +63,8 @@ def test_a_seed_goes_on_from_its_own_checkpoint_of_the_mirror(tmp_path: Path) ->
     kept([(n, m) for n in ("seed0", "better") for m in (False, True)], ("better", True)),
 )
 def test_a_renamed_run_goes_on_under_the_name_it_began_with_and_its_label(
-    tmp_path: Path, name: str, is_mirrored: bool
-) -> None:
+    tmp_path, name, is_mirrored
+):
     store, mirror = tmp_path / "store", tmp_path / "mirror" if is_mirrored else None
     run, *_ = job(store, "seed0", 2, mirror=mirror)
     job(store, "seed1", 2)
@@ -87,7 +83,7 @@ def train(store: Path, **options: Any) -> standfast.Checkpointer:
     return ckpt
 
 
-def test_a_label_is_followed_only_where_all_else_is_equal(tmp_path: Path) -> None:
+def test_a_label_is_followed_only_where_all_else_is_equal(tmp_path):
     first = train(tmp_path, name="a", hp={"lr": 1}).run
     first.rename("b")
     assert train(tmp_path, name="b", hp={"lr": 2}).run.hash != first.hash
@@ -95,14 +91,14 @@ def test_a_label_is_followed_only_where_all_else_is_equal(tmp_path: Path) -> Non
     assert train(tmp_path, name="b", hp={"lr": 1}, data=[1]).run.hash != first.hash
 
 
-def test_a_label_of_several_equal_runs_is_ambiguous(tmp_path: Path) -> None:
+def test_a_label_of_several_equal_runs_is_ambiguous(tmp_path):
     runs = [train(tmp_path, name="a", hp={"lr": 1}, trial=trial).run.hash for trial in (1, 2)]
     with pytest.raises(AmbiguousRef) as caught:
         train(tmp_path, name="a", hp={"lr": 1})
     assert all(run in str(caught.value) for run in runs)
 
 
-def test_a_trial_identifies_whatever_the_name_is(tmp_path: Path) -> None:
+def test_a_trial_identifies_whatever_the_name_is(tmp_path):
     first = train(tmp_path, name="a", hp={"lr": 1}, trial=7).run
     again = train(tmp_path, name="b", hp={"lr": 1}, trial=7)
     assert (again.run.hash, again.run.name, again.resume_report.step) == (first.hash, "a", 1)
@@ -130,9 +126,7 @@ HARM: dict[str, Callable[[Path], Any]] = {
         ("missing", True),
     ),
 )
-def test_a_label_is_followed_to_a_run_whose_file_cannot_be_read(
-    tmp_path: Path, harm: str, is_mirrored: bool
-) -> None:
+def test_a_label_is_followed_to_a_run_whose_file_cannot_be_read(tmp_path, harm, is_mirrored):
     """Its config has the label too: a new run would begin at step 0, and nobody would notice."""
     place, new = tmp_path / "place", tmp_path / "new"
     first = train(place, name="a", hp={"lr": 1}).run
@@ -158,9 +152,7 @@ def test_a_label_is_followed_to_a_run_whose_file_cannot_be_read(
     assert set(runs) == {first.hash}
 
 
-def test_a_run_or_branch_of_the_name_in_the_mirror_goes_before_a_label_here(
-    tmp_path: Path,
-) -> None:
+def test_a_run_or_branch_of_the_name_in_the_mirror_goes_before_a_label_here(tmp_path):
     """A name given later "is looked up among identities first, then among labels"."""
     mirror, here, there = tmp_path / "mirror", tmp_path / "here", tmp_path / "there"
     base = train(here, name="base").run
@@ -180,7 +172,7 @@ def test_a_run_or_branch_of_the_name_in_the_mirror_goes_before_a_label_here(
     assert (found.hash, found.parent and found.parent.run) == (branch.hash, base.hash)
 
 
-def test_a_label_stands_for_no_run_of_the_mirror_that_cannot_be_used(tmp_path: Path) -> None:
+def test_a_label_stands_for_no_run_of_the_mirror_that_cannot_be_used(tmp_path):
     mirror, here = tmp_path / "mirror", tmp_path / "here"
     other = train(here, name="seed0", hp={"lr": 1}).run
     other.rename("seed1")

@@ -1,7 +1,5 @@
 """Checkpointers of ranks that do not all do the same: nobody hangs, and all stay in step."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -60,7 +58,7 @@ def saved_steps(place: Any) -> list[int]:
 
 
 @pytest.mark.parametrize("options", [{}, {"asynchronous": False}, {"staging": "1MB"}], ids=str)
-def test_ranks_that_do_the_same_save_the_same(place: Any, options: dict[str, Any]) -> None:
+def test_ranks_that_do_the_same_save_the_same(place, options):
     """Rank 0 may not copy its part if there is too little staging, and writes it at once."""
 
     def program(comm: ThreadRanks) -> float:
@@ -83,7 +81,7 @@ def test_ranks_that_do_the_same_save_the_same(place: Any, options: dict[str, Any
 
 
 @pytest.mark.parametrize(("rank", "every"), [(0, 2), (1, 2), (1, "10min")])
-def test_a_rank_that_leaves_or_fails_lets_no_other_hang(place: Any, rank: int, every: Any) -> None:
+def test_a_rank_that_leaves_or_fails_lets_no_other_hang(place, rank, every):
     def program(comm: ThreadRanks) -> None:
         def after(step: int) -> bool:
             if comm.rank == rank and step == 5 and every == 2:
@@ -102,9 +100,7 @@ def test_a_rank_that_leaves_or_fails_lets_no_other_hang(place: Any, rank: int, e
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_failure_on_one_rank_is_one_of_all_and_the_next_save_works(
-    tmp_path: Path, rank: int
-) -> None:
+def test_a_failure_on_one_rank_is_one_of_all_and_the_next_save_works(tmp_path, rank):
     def program(comm: ThreadRanks) -> dict[int, str]:
         failed = {}
         one = Program(tmp_path, comm, asynchronous=False)
@@ -132,7 +128,7 @@ def test_a_failure_on_one_rank_is_one_of_all_and_the_next_save_works(
     assert saved_steps(tmp_path) == [2, 6, 8]
 
 
-def test_what_one_rank_reports_later_is_rank_0s(place: Any) -> None:
+def test_what_one_rank_reports_later_is_rank_0s(place):
     def program(comm: ThreadRanks) -> None:
         one = Program(place, comm, monitor="accuracy", mode="max")
 
@@ -150,7 +146,7 @@ def test_what_one_rank_reports_later_is_rank_0s(place: Any) -> None:
 
 
 @pytest.mark.parametrize("generator", [lambda own: own, standfast.per_rank], ids=["shared", "own"])
-def test_generators_of_ranks_come_back_to_each(place: Any, generator: Any) -> None:
+def test_generators_of_ranks_come_back_to_each(place, generator):
     def program(comm: ThreadRanks, steps: int) -> float:
         one = Program(place, comm, generator=generator)
         with one.ckpt:
@@ -162,7 +158,7 @@ def test_generators_of_ranks_come_back_to_each(place: Any, generator: Any) -> No
         assert found == sum(map(float, np.random.default_rng(rank).random(6)))
 
 
-def test_more_ranks_go_on_with_generators_of_their_own(place: Any) -> None:
+def test_more_ranks_go_on_with_generators_of_their_own(place):
     def program(comm: ThreadRanks, steps: int) -> Any:
         one = Program(place, comm, generator=lambda own: own, no_walk=True)
         with one.ckpt as ckpt:
@@ -176,7 +172,7 @@ def test_more_ranks_go_on_with_generators_of_their_own(place: Any) -> None:
     assert saved_steps(place) == [2, 4, 6]
 
 
-def test_ranks_that_would_save_in_other_ways_are_refused(tmp_path: Path) -> None:
+def test_ranks_that_would_save_in_other_ways_are_refused(tmp_path):
     def program(comm: ThreadRanks) -> None:
         with Program(tmp_path, comm, every=2 + comm.rank).ckpt:
             raise AssertionError("nobody gets here")

@@ -1,7 +1,5 @@
 """A run whose tensors lie on a device goes on: filled in place, in one pass, exactly."""
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,6 @@ from standfast.tensors import TensorSpec
 from standfast.training.comparison import differences
 from tests.kit.device_memory import Made
 from tests.kit.devices import LateDevice, put_tensors_on
-from tests.kit.seams import Seams
 from tests.kit.stores import data_path, flip, same
 from tests.kit.walk import checkpointer
 
@@ -80,7 +77,7 @@ def _restored(program: Program, store: Path, **options: Any) -> standfast.Checkp
         return ckpt
 
 
-def test_a_run_on_a_device_goes_on_exactly(tmp_path: Path, device: LateDevice) -> None:
+def test_a_run_on_a_device_goes_on_exactly(tmp_path, device):
     whole = Program()
     whole.run(tmp_path / "whole", 7)
     Program().run(tmp_path / "parts", 4)
@@ -93,8 +90,8 @@ def test_a_run_on_a_device_goes_on_exactly(tmp_path: Path, device: LateDevice) -
 
 
 def test_tensors_are_filled_in_place_and_moments_made_where_they_stay(
-    tmp_path: Path, device: LateDevice, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, device, monkeypatch
+):
     first, second = Program(), Program(seed=1)
     first.run(tmp_path, 4)
     before = [value.data_ptr() for value in second.model.state_dict().values()]
@@ -109,7 +106,7 @@ def test_tensors_are_filled_in_place_and_moments_made_where_they_stay(
     assert sorted(map(str, made.specs)) == sorted(map(str, parameters * 2)), "two moments for each"
 
 
-def test_each_byte_comes_to_the_device_once(tmp_path: Path, device: LateDevice) -> None:
+def test_each_byte_comes_to_the_device_once(tmp_path, device):
     run = Program().run(tmp_path, 2).run
     program = Program()
     with checkpointer(tmp_path, program.state):
@@ -126,9 +123,7 @@ def test_each_byte_comes_to_the_device_once(tmp_path: Path, device: LateDevice) 
     assert {*moments} <= arrived
 
 
-def test_an_optimizer_that_has_moments_keeps_its_tensors(
-    tmp_path: Path, device: LateDevice, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_optimizer_that_has_moments_keeps_its_tensors(tmp_path, device, monkeypatch):
     first, second = Program(), Program(seed=1)
     first.run(tmp_path, 2)
     second.train()
@@ -155,9 +150,7 @@ class _Mean:
         self.mean += state["mean"]
 
 
-def test_an_object_that_empties_its_tensors_first_is_given_others(
-    tmp_path: Path, device: LateDevice
-) -> None:
+def test_an_object_that_empties_its_tensors_first_is_given_others(tmp_path, device):
     first, second = _Mean(), _Mean()
     with checkpointer(tmp_path, standfast.TrainingState(mean=first), every=1) as ckpt:
         first.mean += 3
@@ -169,9 +162,7 @@ def test_an_object_that_empties_its_tensors_first_is_given_others(
     assert device.incoming, "they are made on the device all the same"
 
 
-def test_damage_midway_falls_back_to_an_older_checkpoint(
-    tmp_path: Path, device: LateDevice, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_damage_midway_falls_back_to_an_older_checkpoint(tmp_path, device, monkeypatch):
     program = Program()
     trees = {}
     with checkpointer(tmp_path, program.state, every=2) as ckpt:
@@ -191,7 +182,7 @@ def test_damage_midway_falls_back_to_an_older_checkpoint(
     )
 
 
-def test_damage_of_a_checkpoint_that_is_named_is_raised(tmp_path: Path, device: LateDevice) -> None:
+def test_damage_of_a_checkpoint_that_is_named_is_raised(tmp_path, device):
     ckpt = Program().run(tmp_path, 4)
     flip(data_path(ckpt.run, 4, "optimizer"))
     options = {"resume": f"{ckpt.run.hash}@4", "hp": {"lr": 1}}
@@ -206,9 +197,7 @@ def test_damage_of_a_checkpoint_that_is_named_is_raised(tmp_path: Path, device: 
     assert not device.incoming
 
 
-def test_an_older_checkpoint_that_does_not_fit_names_the_device_left_changed(
-    tmp_path: Path, device: LateDevice
-) -> None:
+def test_an_older_checkpoint_that_does_not_fit_names_the_device_left_changed(tmp_path, device):
     program = Program()
     with checkpointer(tmp_path, program.state, every=None) as ckpt:
         for step in ckpt.steps(2):
@@ -222,7 +211,7 @@ def test_an_older_checkpoint_that_does_not_fit_names_the_device_left_changed(
         _restored(Program(), tmp_path)
 
 
-def test_without_strict_what_fits_is_restored(tmp_path: Path, device: LateDevice) -> None:
+def test_without_strict_what_fits_is_restored(tmp_path, device):
     first, second = Program(), Program(seed=1)
     first.run(tmp_path, 2)
     second.own["more"], total = torch.zeros(3), second.own["sum"]
@@ -233,7 +222,7 @@ def test_without_strict_what_fits_is_restored(tmp_path: Path, device: LateDevice
     assert same(total, first.own["sum"])
 
 
-def test_a_copy_that_fails_is_raised_as_it_is(tmp_path: Path, device: LateDevice) -> None:
+def test_a_copy_that_fails_is_raised_as_it_is(tmp_path, device):
     Program().run(tmp_path, 4)
     device.fails_after = 0
     with pytest.raises(CopyFailed, match="late:0"):
@@ -243,9 +232,7 @@ def test_a_copy_that_fails_is_raised_as_it_is(tmp_path: Path, device: LateDevice
 # Comparing
 
 
-def test_tensors_on_one_device_are_compared_by_their_bits_where_they_lie(
-    device: LateDevice,
-) -> None:
+def test_tensors_on_one_device_are_compared_by_their_bits_where_they_lie(device):
     nan, other = torch.tensor([1, 0x7FC00000, 0]), torch.tensor([1, 0x7FC00001, 0])
     nans, others = (each.int().view(torch.float32) for each in (nan, other))
     saved = {"same": nans, "payload": nans, "zero": torch.zeros(2), "order": torch.ones(2, 3)}
@@ -259,9 +246,7 @@ def test_tensors_on_one_device_are_compared_by_their_bits_where_they_lie(
     assert not device.out
 
 
-def test_a_tensor_on_the_device_is_compared_with_the_host_piece_by_piece(
-    device: LateDevice, seams: Seams
-) -> None:
+def test_a_tensor_on_the_device_is_compared_with_the_host_piece_by_piece(device, seams):
     x = torch.arange(10.0)
     changed = x.numpy().copy()
     changed[9] = -1

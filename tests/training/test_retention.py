@@ -1,7 +1,5 @@
 """What a Checkpointer keeps: over restarts, in branches, and when it is killed."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal
@@ -20,7 +18,6 @@ from standfast.errors import BadOption, NotDeleted, StateMismatch
 from standfast.store.maintenance.doctor import examine
 from standfast.store.retention.pins import pinned_steps
 from standfast.training.checkpointer import EVERY
-from tests.kit.seams import Seams
 from tests.kit.walk import Walk, checkpointer
 
 
@@ -39,7 +36,7 @@ def _steps(store: Path) -> list[int]:
     return [checkpoint.step for checkpoint in run.checkpoints()]
 
 
-def test_only_what_is_kept_is_there_over_restarts(tmp_path: Path) -> None:
+def test_only_what_is_kept_is_there_over_restarts(tmp_path):
     losses = {2: 0.1, 5: 0.2, 6: 0.3}
     keep = KeepLast(2) | KeepBest(2, "loss")
     assert _train(tmp_path, 9, losses, keep=keep) == [2, 5, 8, 9]
@@ -48,9 +45,7 @@ def test_only_what_is_kept_is_there_over_restarts(tmp_path: Path) -> None:
     assert _train(tmp_path, 14, keep=KeepLast(3)) == [12, 13, 14]
 
 
-def test_the_helper_process_deletes_and_the_training_process_does_not(
-    tmp_path: Path, seams: Seams
-) -> None:
+def test_the_helper_process_deletes_and_the_training_process_does_not(tmp_path, seams):
     deleted = []
     seams.backend(delete=lambda delete, names: (deleted.extend(names := [*names]), delete(names)))
     with checkpointer(tmp_path, Walk().state, every=1, keep=KeepLast(1), asynchronous=True) as ckpt:
@@ -61,7 +56,7 @@ def test_the_helper_process_deletes_and_the_training_process_does_not(
         assert not [name for name in deleted if "_step_" in name]
 
 
-def test_where_a_run_came_from_stays_while_it_runs(tmp_path: Path) -> None:
+def test_where_a_run_came_from_stays_while_it_runs(tmp_path):
     _train(tmp_path, 3, keep=KeepAll())
     with checkpointer(tmp_path, Walk().state, every=1, keep=KeepLast(1)) as ckpt:
         for step in ckpt.steps(7):
@@ -73,7 +68,7 @@ def test_where_a_run_came_from_stays_while_it_runs(tmp_path: Path) -> None:
     assert _steps(tmp_path) == [7]
 
 
-def test_a_branch_keeps_what_its_parent_does_and_the_parent_while_it_runs(tmp_path: Path) -> None:
+def test_a_branch_keeps_what_its_parent_does_and_the_parent_while_it_runs(tmp_path):
     _train(tmp_path, 4, name="first", keep=KeepAll())
     first = Store(tmp_path).find_run("first")
     with checkpointer(tmp_path, Walk().state, every=1, name="second", resume="first@2") as ckpt:
@@ -90,7 +85,7 @@ def test_a_branch_keeps_what_its_parent_does_and_the_parent_while_it_runs(tmp_pa
         assert [each.step for each in ckpt.run.checkpoints()] == [9]
 
 
-def test_metrics_that_came_after_the_last_save_are_seen_in_the_end(tmp_path: Path) -> None:
+def test_metrics_that_came_after_the_last_save_are_seen_in_the_end(tmp_path):
     with checkpointer(tmp_path, Walk().state, every=1, keep=KeepBest(1), monitor="loss") as ckpt:
         for step in ckpt.steps(4):
             ckpt.step(step)
@@ -98,7 +93,7 @@ def test_metrics_that_came_after_the_last_save_are_seen_in_the_end(tmp_path: Pat
     assert _steps(tmp_path) == [1, 4]
 
 
-def test_the_names_of_other_frameworks(tmp_path: Path) -> None:
+def test_the_names_of_other_frameworks(tmp_path):
     losses = {1: 0.5, 2: 0.1, 3: 0.7, 4: 0.3}
     options: dict[str, Any] = {"save_top_k": 2, "monitor": "loss", "mode": "max"}
     assert _train(tmp_path / "lightning", 4, losses, **options) == [1, 3, 4]
@@ -110,7 +105,7 @@ def test_the_names_of_other_frameworks(tmp_path: Path) -> None:
             checkpointer(tmp_path, Walk().state, **options)
 
 
-def test_what_lost_its_optimizer_is_not_resumed_from(tmp_path: Path) -> None:
+def test_what_lost_its_optimizer_is_not_resumed_from(tmp_path):
     def state() -> standfast.TrainingState:
         return standfast.TrainingState(
             model={"weight": np.zeros(300_000)}, optimizer={"moments": np.zeros(300_000)}
@@ -133,9 +128,7 @@ def test_what_lost_its_optimizer_is_not_resumed_from(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_what_goes_wrong_with_the_deletion_is_said(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], asynchronous: bool
-) -> None:
+def test_what_goes_wrong_with_the_deletion_is_said(tmp_path, capsys, asynchronous):
     options = {"keep": KeepLast(1), "asynchronous": asynchronous, "quiet": False}
     with checkpointer(tmp_path, Walk().state, every=1, **options) as ckpt:
         assert ckpt.store.logs is not None
@@ -164,7 +157,7 @@ with standfast.Checkpointer(sys.argv[1], state, every=1, keep=keep) as ckpt:
 
 
 @pytest.mark.long
-def test_killed_at_any_moment_it_leaves_a_sound_store(tmp_path: Path) -> None:
+def test_killed_at_any_moment_it_leaves_a_sound_store(tmp_path):
     chance = random.Random(6)
     last = 0
     for _ in range(60):

@@ -1,7 +1,5 @@
 """Every scheduler of torch goes on, from a checkpoint, with the rates it would have had."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
@@ -80,7 +78,7 @@ def _rates(store: Path, make: Make, steps: int) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("name", kept(SCHEDULERS, "MultiStepLR", "ReduceLROnPlateau", NESTED))
-def test_learning_rates_go_on_as_if_nothing_had_been(tmp_path: Path, name: str) -> None:
+def test_learning_rates_go_on_as_if_nothing_had_been(tmp_path, name):
     whole = _rates(tmp_path / "whole", SCHEDULERS[name], STEPS)
     first = _rates(tmp_path / "parts", SCHEDULERS[name], STOP)
     rest = _rates(tmp_path / "parts", SCHEDULERS[name], STEPS)
@@ -96,7 +94,7 @@ def test_learning_rates_go_on_as_if_nothing_had_been(tmp_path: Path, name: str) 
 
 
 @pytest.mark.parametrize("strict", [True, False], ids=["strict", "lax"])
-def test_a_counter_of_the_program_is_filled_where_it_lies(tmp_path: Path, strict: bool) -> None:
+def test_a_counter_of_the_program_is_filled_where_it_lies(tmp_path, strict):
     def go(words: Counter[str]) -> standfast.Checkpointer:
         state = standfast.TrainingState(seen={"words": words})
         with checkpointer(tmp_path, state, name="words", every=1, strict=strict) as ckpt:

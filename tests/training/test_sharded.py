@@ -3,8 +3,6 @@
 All programs run in one start, and the tests look at what they left.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -117,7 +115,7 @@ def differing(one: Any, other: Any) -> list[str]:
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_run_that_was_killed_goes_on_exactly(ran_all: Ran, kind: str) -> None:
+def test_a_run_that_was_killed_goes_on_exactly(ran_all, kind):
     assert ran_all.codes[f"{kind} killed"][1] == -9
     assert ran_all.codes[f"{kind} killed"][0] == 1
     resumed = ran_all.results(f"{kind} resumed")
@@ -144,11 +142,11 @@ def check_tensors(ran: Ran, name: str, store: str, step: int, resumed: int = SAV
     return checkpoint
 
 
-def test_one_process_goes_on_with_the_same_tensors(ran: Ran) -> None:
+def test_one_process_goes_on_with_the_same_tensors(ran):
     check_tensors(ran, "one", "fsdp", SAVED)
 
 
-def test_another_number_of_ranks_goes_on_with_the_same_tensors_and_samples(ran: Ran) -> None:
+def test_another_number_of_ranks_goes_on_with_the_same_tensors_and_samples(ran):
     check_tensors(ran, "three", "other", SAVED + 2)
     before, after = ran.results("fsdp whole"), ran.results("three")
     for step in (0, 1):
@@ -161,33 +159,33 @@ def test_another_number_of_ranks_goes_on_with_the_same_tensors_and_samples(ran: 
 
 
 @pytest.mark.long
-def test_another_layout_goes_on_exactly(ran_all: Ran) -> None:
+def test_another_layout_goes_on_exactly(ran_all):
     check_tensors(ran_all, "other layout", "tp", SAVED)
     assert all(each["exact"] for each in ran_all.results("other layout"))
 
 
 @pytest.mark.long
-def test_what_was_the_ranks_own_is_refused_on_another_number(ran_all: Ran) -> None:
+def test_what_was_the_ranks_own_is_refused_on_another_number(ran_all):
     assert ran_all.codes["refused"] == [1, 1, 1]
     lines = ran_all.stderr.splitlines()
     assert len([line for line in lines if "drawn: 2 ranks saved it, 3 go on" in line]) >= 3
 
 
 @pytest.mark.long
-def test_replicas_of_shards_are_written_once(ran_all: Ran) -> None:
+def test_replicas_of_shards_are_written_once(ran_all):
     checkpoint = check_tensors(ran_all, "hsdp", "hsdp", 2, resumed=0)
     checkpoint.verify()
     assert sum(file.held for file in checkpoint.head.files) == checkpoint.nbytes
 
 
-def test_a_signal_to_one_rank_stops_all_at_one_step(ran: Ran) -> None:
+def test_a_signal_to_one_rank_stops_all_at_one_step(ran):
     assert [each["stopped"] for each in ran.results("asked")] == [True, True]
     step = ran.store("asked").resolve("run@latest").step
     assert step >= 3
     check_tensors(ran, "asked", "asked", step, resumed=0)
 
 
-def test_what_torchs_own_functions_give_is_saved_and_filled_by_every_rank(ran: Ran) -> None:
+def test_what_torchs_own_functions_give_is_saved_and_filled_by_every_rank(ran):
     state = ran.store("asked").resolve("by hand@1").state()
     assert any("exp_avg" in path for path in leaves(state))
     for found in ran.results("asked"):
@@ -196,7 +194,7 @@ def test_what_torchs_own_functions_give_is_saved_and_filled_by_every_rank(ran: R
         assert differing(by_hand["before"], state) == []
 
 
-def test_only_rank_0_speaks_and_writes_the_log(ran: Ran) -> None:
+def test_only_rank_0_speaks_and_writes_the_log(ran):
     assert ran.stderr.count("continues after step 4") == 2
     log = next((ran.folder / "other store").rglob("*_metrics.jsonl"))
     assert [json.loads(line)["step"] for line in log.read_text().splitlines()] == [*range(1, 7)]
@@ -209,7 +207,7 @@ def walked(folder: Path, store: Path, steps: int, kill_at: int = 0) -> list[Any]
     return [json.loads(file.read_text()) for file in sorted(folder.iterdir())]
 
 
-def test_a_program_of_mpi_that_was_killed_goes_on_exactly(tmp_path: Path) -> None:
+def test_a_program_of_mpi_that_was_killed_goes_on_exactly(tmp_path):
     whole = walked(tmp_path / "whole", tmp_path / "a", 7)
     assert walked(tmp_path / "killed", tmp_path / "b", 7, kill_at=5) == []
     resumed = walked(tmp_path / "resumed", tmp_path / "b", 7)

@@ -1,7 +1,5 @@
 """Signals that ask a training program to end."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -62,9 +60,7 @@ def _line(stream: IO[str] | None) -> str:
 @pytest.mark.parametrize(
     ("number", "flags"), [(signal.SIGTERM, ("--handler",)), (signal.SIGUSR1, ())]
 )
-def test_a_signal_makes_the_next_step_save_and_the_loop_end(
-    tmp_path: Path, number: signal.Signals, flags: tuple[str, ...]
-) -> None:
+def test_a_signal_makes_the_next_step_save_and_the_loop_end(tmp_path, number, flags):
     with _program(tmp_path, *flags) as process:
         process.send_signal(number)
         out, said = process.communicate("go on\n", timeout=60)
@@ -76,7 +72,7 @@ def test_a_signal_makes_the_next_step_save_and_the_loop_end(
     assert run.load()["walk"]["weights"].tolist() == [3.0] * 4
 
 
-def test_a_signal_that_no_step_obeys_comes_after_the_with(tmp_path: Path) -> None:
+def test_a_signal_that_no_step_obeys_comes_after_the_with(tmp_path):
     with _program(tmp_path) as process:
         out, _ = process.communicate("go on\n", timeout=60)
     assert out == "stopped False 5 []\n"
@@ -84,7 +80,7 @@ def test_a_signal_that_no_step_obeys_comes_after_the_with(tmp_path: Path) -> Non
     assert standfast.Store(tmp_path).resolve("latest").step == 5
 
 
-def test_a_second_signal_ends_the_program_at_once(tmp_path: Path) -> None:
+def test_a_second_signal_ends_the_program_at_once(tmp_path):
     with _program(tmp_path) as process:
         while process.poll() is None:  # one that comes before the first was handled is lost
             process.send_signal(signal.SIGTERM)
@@ -93,7 +89,7 @@ def test_a_second_signal_ends_the_program_at_once(tmp_path: Path) -> None:
     assert standfast.Store(tmp_path).runs()[0].checkpoints() == []
 
 
-def test_a_program_that_does_not_look_is_ended_at_its_next_step(tmp_path: Path) -> None:
+def test_a_program_that_does_not_look_is_ended_at_its_next_step(tmp_path):
     with checkpointer(tmp_path, Walk().state, every=100) as ckpt:
         ckpt.step()
         os.kill(os.getpid(), signal.SIGTERM)
@@ -105,7 +101,7 @@ def test_a_program_that_does_not_look_is_ended_at_its_next_step(tmp_path: Path) 
         assert [checkpoint.step for checkpoint in ckpt.run.checkpoints()] == [2]
 
 
-def test_handlers_are_as_before_after_the_with_and_in_a_forked_child(tmp_path: Path) -> None:
+def test_handlers_are_as_before_after_the_with_and_in_a_forked_child(tmp_path):
     before = signal.signal(signal.SIGUSR1, lambda number, frame: None)
     mine = signal.getsignal(signal.SIGUSR1)
     try:
@@ -135,9 +131,7 @@ def _epochs(
     return ckpt
 
 
-def test_a_signal_within_an_epoch_that_no_loader_knows_makes_the_resume_inexact(
-    tmp_path: Path,
-) -> None:
+def test_a_signal_within_an_epoch_that_no_loader_knows_makes_the_resume_inexact(tmp_path):
     seen: list[int] = []
 
     def body(ckpt: standfast.Checkpointer, epoch: int) -> None:
@@ -160,9 +154,7 @@ def test_a_signal_within_an_epoch_that_no_loader_knows_makes_the_resume_inexact(
 
 
 @pytest.mark.parametrize(("by_hand", "stop"), [(True, 2), (False, 3)])
-def test_a_step_at_the_end_of_each_epoch_is_not_the_middle_of_one(
-    tmp_path: Path, by_hand: bool, stop: int
-) -> None:
+def test_a_step_at_the_end_of_each_epoch_is_not_the_middle_of_one(tmp_path, by_hand, stop):
     seen: list[int] = []
 
     def body(ckpt: standfast.Checkpointer, epoch: int) -> None:
@@ -177,7 +169,7 @@ def test_a_step_at_the_end_of_each_epoch_is_not_the_middle_of_one(
     assert seen == [1, 2, 3, 4]
 
 
-def test_an_earlier_failure_does_not_keep_a_signal_from_saving(tmp_path: Path) -> None:
+def test_an_earlier_failure_does_not_keep_a_signal_from_saving(tmp_path):
     def refuse(create: Any, name: str, data: bytes) -> None:
         raise errors.WriteFailed(28, "no space, for a moment")
 

@@ -1,7 +1,5 @@
 """The parts of a training state: what can be one, and how it comes back."""
 
-from __future__ import annotations
-
 import random
 from collections import OrderedDict
 from pathlib import Path
@@ -45,7 +43,7 @@ class Counter:
         self.count = state["count"]
 
 
-def test_parts_are_attributes_and_items_and_may_be_replaced() -> None:
+def test_parts_are_attributes_and_items_and_may_be_replaced():
     counter = Counter()
     state = TrainingState(counter=counter, params={"w": np.zeros(2)})
     assert state.counter is counter
@@ -62,7 +60,7 @@ def test_parts_are_attributes_and_items_and_may_be_replaced() -> None:
         state.params = object()
 
 
-def test_a_tree_comes_back_into_its_own_containers_and_tensors(tmp_path: Path) -> None:
+def test_a_tree_comes_back_into_its_own_containers_and_tensors(tmp_path):
     _saved(
         tmp_path,
         array=np.arange(3.0),
@@ -106,18 +104,18 @@ class Half:
 @pytest.mark.parametrize(
     "value", [3, 1.5, "text", object(), np.float64(1.0), {1, 2}, Half(), DataLoader([1, 2])]
 )
-def test_what_cannot_be_restored_is_refused_by_name(value: Any) -> None:
+def test_what_cannot_be_restored_is_refused_by_name(value):
     with pytest.raises(errors.RefusedState, match="count:"):
         TrainingState(count=value)
 
 
-def test_parts_have_names_and_random_is_taken() -> None:
+def test_parts_have_names_and_random_is_taken():
     for given, named in (((), {}), ((Counter(),), {}), ((), {"random": random.Random()})):
         with pytest.raises(errors.RefusedState):
             TrainingState(*given, **named)  # type: ignore[arg-type]
 
 
-def test_an_object_that_refuses_its_state_is_named(tmp_path: Path) -> None:
+def test_an_object_that_refuses_its_state_is_named(tmp_path):
     class Picky(Counter):
         def load_state_dict(self, state: dict[str, Any]) -> None:
             raise KeyError("version")
@@ -127,7 +125,7 @@ def test_an_object_that_refuses_its_state_is_named(tmp_path: Path) -> None:
         _restored(tmp_path, counter=Picky())
 
 
-def test_the_identity_of_a_tree_is_its_tensors_not_its_values() -> None:
+def test_the_identity_of_a_tree_is_its_tensors_not_its_values():
     def model(**values: Any) -> Any:
         return model_of(TrainingState(model={"w": np.ones(3), **values}))
 
@@ -140,7 +138,7 @@ def _report(mine: Any, saved: Any) -> Any:
     return compare(mine, saved, spec_of)
 
 
-def test_all_that_differs_is_listed_but_what_is_empty_on_one_side() -> None:
+def test_all_that_differs_is_listed_but_what_is_empty_on_one_side():
     full = {"state": {"0": {"step": 3}}, "groups": [1]}
     assert _report({"state": {}, "groups": [1]}, full).exact
     assert _report(full, {"state": {}, "groups": [1]}).exact
@@ -164,8 +162,6 @@ def test_all_that_differs_is_listed_but_what_is_empty_on_one_side() -> None:
         ([NO_LOADER], ["other ranks"], "continues after step 3, which may not be exact"),
     ],
 )
-def test_exactness_is_not_promised_of_data_that_is_not_saved(
-    notes: list[str], inexact: list[str], ending: str
-) -> None:
+def test_exactness_is_not_promised_of_data_that_is_not_saved(notes, inexact, ending):
     report = ResumeReport("4dd7ba7e", "gpt", 3, ref="gpt@3", notes=notes, inexact=inexact)
     assert str(report).splitlines()[0] == f"run gpt (4dd7ba7e) {ending}"

@@ -1,7 +1,5 @@
 """Torch's objects as parts of a training state."""
 
-from __future__ import annotations
-
 import copy
 import random
 import warnings
@@ -57,7 +55,7 @@ def _run(
     return model, ckpt
 
 
-def test_a_model_with_optimizer_and_scheduler_goes_on_exactly(tmp_path: Path) -> None:
+def test_a_model_with_optimizer_and_scheduler_goes_on_exactly(tmp_path):
     whole, _ = _run(tmp_path / "whole", 20)
     _run(tmp_path / "parts", 7)
     again, ckpt = _run(tmp_path / "parts", 20)
@@ -92,9 +90,7 @@ def _with_compiled_part(model: Model) -> Model:
 )
 @pytest.mark.usefixtures("process_group")
 @pytest.mark.filterwarnings("ignore:The .grad attribute")
-def test_a_wrapped_model_is_saved_under_the_names_of_the_one_inside(
-    tmp_path: Path, wrap: Callable[[Model], Model]
-) -> None:
+def test_a_wrapped_model_is_saved_under_the_names_of_the_one_inside(tmp_path, wrap):
     plain, first = _run(tmp_path, 10)
     wrapped, ckpt = _run(tmp_path, 15, wrap)
     assert ckpt.run.hash == first.run.hash
@@ -106,7 +102,7 @@ def test_a_wrapped_model_is_saved_under_the_names_of_the_one_inside(
     assert sorted(_bytes(bare).values()) == sorted(_bytes(wrapped).values())
 
 
-def test_another_model_is_another_run_and_refused_as_the_same(tmp_path: Path) -> None:
+def test_another_model_is_another_run_and_refused_as_the_same(tmp_path):
     _, ckpt = _run(tmp_path, 5)
     other = torch.nn.Sequential(torch.nn.Linear(4, 9), torch.nn.Dropout(), torch.nn.Linear(9, 1))
     state = standfast.TrainingState(model=other)
@@ -120,7 +116,7 @@ def test_another_model_is_another_run_and_refused_as_the_same(tmp_path: Path) ->
     assert _bytes(other) == before
 
 
-def test_settings_that_the_checkpoint_overrules_are_listed(tmp_path: Path) -> None:
+def test_settings_that_the_checkpoint_overrules_are_listed(tmp_path):
     def go(lr: float, **options: Any) -> str:
         model = _model()
         optimizer = torch.optim.SGD(model.parameters(), lr=lr)
@@ -140,7 +136,7 @@ def test_settings_that_the_checkpoint_overrules_are_listed(tmp_path: Path) -> No
     assert "last_epoch" not in said
 
 
-def test_generators_are_parts(tmp_path: Path) -> None:
+def test_generators_are_parts(tmp_path):
     def run(steps: int) -> list[Any]:
         own, numpy = random.Random(1), np.random.default_rng(2)
         generator = torch.Generator().manual_seed(3)
@@ -204,9 +200,7 @@ def _with_worker() -> Any:
     ),
 )
 @pytest.mark.filterwarnings("ignore:'set_vital'")
-def test_an_epoch_goes_on_with_the_batches_that_are_left(
-    tmp_path: Path, make: Callable[[], Any], stop: int
-) -> None:
+def test_an_epoch_goes_on_with_the_batches_that_are_left(tmp_path, make, stop):
     whole = _batches(tmp_path / "whole", make(), 3)
     assert len(whole) == 3 * 4
     first = _batches(tmp_path / "parts", make(), 3, stop)
@@ -214,7 +208,7 @@ def test_an_epoch_goes_on_with_the_batches_that_are_left(
     assert first + rest == whole
 
 
-def test_steps_take_batches_over_the_ends_of_epochs(tmp_path: Path) -> None:
+def test_steps_take_batches_over_the_ends_of_epochs(tmp_path):
     def batches(store: Path, *totals: int) -> list[Any]:
         seen = []
         for total in totals:
@@ -230,7 +224,7 @@ def test_steps_take_batches_over_the_ends_of_epochs(tmp_path: Path) -> None:
     assert batches(tmp_path / "parts", 2, 4, 7, 13) == batches(tmp_path / "whole", 13)
 
 
-def test_a_loader_of_other_data_is_refused_before_anything_is_changed(tmp_path: Path) -> None:
+def test_a_loader_of_other_data_is_refused_before_anything_is_changed(tmp_path):
     _batches(tmp_path, _resumable(), 1)
     loader = standfast.ResumableLoader(TensorDataset(torch.arange(11)), batch_size=3, seed=5)
     model = _model()
@@ -247,7 +241,7 @@ def test_a_loader_of_other_data_is_refused_before_anything_is_changed(tmp_path: 
     assert _bytes(model) != before
 
 
-def test_moments_of_another_model_are_not_restored(tmp_path: Path) -> None:
+def test_moments_of_another_model_are_not_restored(tmp_path):
     def run(width: int, **options: Any) -> Any:
         model = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Linear(6, width))
         optimizer = torch.optim.Adam(model.parameters())
@@ -311,9 +305,7 @@ def _recipe(store: Path, stop: int | None = None) -> tuple[dict[str, bytes], lis
 
 
 @pytest.mark.parametrize("stop", kept([1, 5, 6, 7, 12, 13, 17], 13))
-def test_a_program_with_validation_and_early_stopping_goes_on_exactly(
-    tmp_path: Path, stop: int
-) -> None:
+def test_a_program_with_validation_and_early_stopping_goes_on_exactly(tmp_path, stop):
     whole = _recipe(tmp_path / "whole")
     with pytest.raises(_Stop):
         _recipe(tmp_path / "stopped", stop)

@@ -1,7 +1,5 @@
 """A Trainer that saves into a store: killed, continued, kept, refused."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -32,7 +30,6 @@ from standfast.store.load.filling import leaves_of
 from standfast.transformers import StandfastCallback
 from standfast.transformers import folder as transformers_folder
 from tests import python_path
-from tests.kit.seams import Seams
 from tests.kit.stores import flip, same
 from tests.transformers.programs import ranks as transformers_ranks
 from tests.transformers.programs import train as transformers_train
@@ -80,7 +77,7 @@ class _At(TrainerCallback):
             self._action()
 
 
-def test_a_killed_training_goes_on_as_if_nothing_had_happened(tmp_path: Path, whole: Run) -> None:
+def test_a_killed_training_goes_on_as_if_nothing_had_happened(tmp_path, whole):
     program = [sys.executable, transformers_train.__file__, tmp_path, "18"]
     done = subprocess.run(program, capture_output=True, timeout=120, check=False)
     assert done.returncode == -signal.SIGKILL, done.stderr.decode()
@@ -110,7 +107,7 @@ def test_a_killed_training_goes_on_as_if_nothing_had_happened(tmp_path: Path, wh
 
 
 @pytest.mark.long
-def test_a_signal_saves_the_step_and_stops(tmp_path: Path) -> None:
+def test_a_signal_saves_the_step_and_stops(tmp_path):
     options = {
         "gradient_accumulation_steps": 2,
         "eval_strategy": "epoch",
@@ -140,7 +137,7 @@ def test_a_signal_saves_the_step_and_stops(tmp_path: Path) -> None:
     assert early["attributes"]["early_stopping_patience_counter"] is not None
 
 
-def test_a_step_that_ends_an_epoch_is_saved_with_its_evaluation(tmp_path: Path) -> None:
+def test_a_step_that_ends_an_epoch_is_saved_with_its_evaluation(tmp_path):
     keeper = StandfastCallback(tmp_path / "store", asynchronous=False, quiet=True)
     trainer = trainer_with(tmp_path, keeper, eval_strategy="epoch", save_steps=6)
     trainer.train()
@@ -154,7 +151,7 @@ def test_a_step_that_ends_an_epoch_is_saved_with_its_evaluation(tmp_path: Path) 
     assert "eval_loss" in keeper.run.checkpoint(12).metrics
 
 
-def test_the_best_is_kept_and_loaded_at_the_end(tmp_path: Path) -> None:
+def test_the_best_is_kept_and_loaded_at_the_end(tmp_path):
     losses = iter([3.0, 1.0, 2.0, 4.0, 5.0])
     keeper = StandfastCallback(tmp_path / "store", quiet=True)
     trainer = trainer_with(
@@ -183,7 +180,7 @@ def test_the_best_is_kept_and_loaded_at_the_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_is_passed_over(tmp_path):
     options = {"every": 6, "quiet": True, "asynchronous": False}
     first = StandfastCallback(tmp_path / "store", **options)
     trainer_with(tmp_path, first, save_strategy="no", max_steps=12).train()
@@ -204,7 +201,7 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.guarantee("G14")
-def test_a_run_that_cannot_be_read_is_not_taken_for_an_empty_one(tmp_path: Path) -> None:
+def test_a_run_that_cannot_be_read_is_not_taken_for_an_empty_one(tmp_path):
     keeper = StandfastCallback(tmp_path / "store", asynchronous=False, quiet=True)
     trainer_with(tmp_path, keeper, max_steps=5).train()
     for record in (tmp_path / "store").rglob("*_step_*.json"):
@@ -217,7 +214,7 @@ def test_a_run_that_cannot_be_read_is_not_taken_for_an_empty_one(tmp_path: Path)
         trainer.train()
 
 
-def test_what_would_mix_two_trainings_is_refused(tmp_path: Path) -> None:
+def test_what_would_mix_two_trainings_is_refused(tmp_path):
     keeper = StandfastCallback(tmp_path / "store", asynchronous=False, quiet=True)
     with pytest.raises(NotOpen):
         keeper.latest()
@@ -251,9 +248,7 @@ def test_what_would_mix_two_trainings_is_refused(tmp_path: Path) -> None:
     ],
     ids=["hub", "jit", "best", "keep"],
 )
-def test_what_could_not_be_done_as_expected_is_refused(
-    tmp_path: Path, options: dict[str, Any], arguments: dict[str, Any], named: str, seams: Seams
-) -> None:
+def test_what_could_not_be_done_as_expected_is_refused(tmp_path, options, arguments, named, seams):
     seams.system(Trainer, init_hf_repo=lambda init, *_: None)
     keeper = StandfastCallback(tmp_path / "store", quiet=True, **options)
     before = signal.getsignal(signal.SIGTERM)
@@ -265,7 +260,7 @@ def test_what_could_not_be_done_as_expected_is_refused(
         signal.signal(signal.SIGTERM, before)
 
 
-def test_parts_that_were_not_kept_are_not_resumed_from(tmp_path: Path) -> None:
+def test_parts_that_were_not_kept_are_not_resumed_from(tmp_path):
     keep = KeepLast(1) | KeepAll(without="optimizer")
     keeper = StandfastCallback(
         tmp_path / "store", name="parts", keep=keep, asynchronous=False, quiet=True
@@ -280,7 +275,7 @@ def test_parts_that_were_not_kept_are_not_resumed_from(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_the_ranks_of_a_training_go_on_with_their_own_random_states(tmp_path: Path) -> None:
+def test_the_ranks_of_a_training_go_on_with_their_own_random_states(tmp_path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -312,12 +307,12 @@ def test_the_ranks_of_a_training_go_on_with_their_own_random_states(tmp_path: Pa
 
 
 @pytest.mark.parametrize("name", ["../a", "/a", "a/../b", ".hidden", "", "a/b/c/d", "a\0b", 5])
-def test_no_name_out_of_a_checkpoint_leads_elsewhere(name: Any) -> None:
+def test_no_name_out_of_a_checkpoint_leads_elsewhere(name):
     with pytest.raises(BadName):
         transformers_folder._checked_name(name)
 
 
-def test_a_folder_goes_with_its_process(tmp_path: Path) -> None:
+def test_a_folder_goes_with_its_process(tmp_path):
     store = Store(tmp_path)
     store.run("any").close()
     living = transformers_folder.Shelter(store)

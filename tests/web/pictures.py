@@ -3,8 +3,6 @@
 The store that they show is made in the folder, whose name is on them.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

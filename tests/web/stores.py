@@ -1,7 +1,5 @@
 """Stores to look at: one with everything, an empty one, a damaged, a hostile, a large one."""
 
-from __future__ import annotations
-
 import functools
 import math
 import shutil

@@ -1,7 +1,5 @@
 """The files page: only what lies below its folder, whatever is asked for."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle
@@ -24,7 +22,6 @@ from standfast.errors import BadOption, MissingFile, StandfastError
 from standfast.web.files import OutsideRoot, look, opened, resolve
 from tests.amr.saved_states import refined, save
 from tests.kit.cli import call, flip
-from tests.kit.seams import Seams
 from tests.packages.saved_packages import make_package
 
 SECRET = "no one should read this"
@@ -46,7 +43,7 @@ def root(tmp_path: Path) -> Path:
     return root
 
 
-def test_a_path_that_no_listing_gives_is_refused(root: Path) -> None:
+def test_a_path_that_no_listing_gives_is_refused(root):
     for path in (
         *("..", "../outside/secret.json", "a/../../outside/secret.json", "a/..", "./a", "a/./b"),
         *("/etc/passwd", "//etc/passwd", "/", "a//b", "a/", "/a", ".\\a", ".hidden", "a/.hidden"),
@@ -71,7 +68,7 @@ NAMES = ["..", ".", "", "a", "b", "outside", "root", "secret.json", "/", "\\", "
 
 @settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.sampled_from(NAMES) | st.text(max_size=4), max_size=6))
-def test_no_path_leads_out(root: Path, parts: list[str]) -> None:
+def test_no_path_leads_out(root, parts):
     try:
         found = resolve(root, "/".join(parts))
     except StandfastError:
@@ -80,7 +77,7 @@ def test_no_path_leads_out(root: Path, parts: list[str]) -> None:
     assert os.path.realpath(found) == str(found)
 
 
-def test_a_path_below_the_root_is_found_through_links_too(root: Path, tmp_path: Path) -> None:
+def test_a_path_below_the_root_is_found_through_links_too(root, tmp_path):
     assert resolve(root, "a/w.safetensors") == root / "a" / "w.safetensors"
     assert resolve(root, "") == root
     name = unicodedata.normalize("NFD", "é…") + "\u202e<b>.txt"
@@ -97,7 +94,7 @@ def test_a_path_below_the_root_is_found_through_links_too(root: Path, tmp_path: 
 @pytest.mark.parametrize(
     "target", ["../outside", "../root2", "/etc", "..", ".hidden", "a/../../outside", "round"]
 )
-def test_links_that_lead_elsewhere_are_refused_and_not_listed(root: Path, target: str) -> None:
+def test_links_that_lead_elsewhere_are_refused_and_not_listed(root, target):
     shutil.copytree(root.parent / "outside", root.parent / "root2")
     (root / "round").symlink_to("round2")
     (root / "round2").symlink_to("round")
@@ -110,7 +107,7 @@ def test_links_that_lead_elsewhere_are_refused_and_not_listed(root: Path, target
     assert found["files"] == []
 
 
-def test_pipes_and_devices_are_refused_and_not_waited_for(root: Path) -> None:
+def test_pipes_and_devices_are_refused_and_not_waited_for(root):
     os.mkfifo(root / "pipe")
     with pytest.raises(OutsideRoot):
         look(root, "pipe")
@@ -120,9 +117,7 @@ def test_pipes_and_devices_are_refused_and_not_waited_for(root: Path) -> None:
 
 
 @pytest.mark.parametrize("opening", range(1, 7))
-def test_what_becomes_a_link_before_it_is_opened_is_refused(
-    root: Path, seams: Seams, opening: int
-) -> None:
+def test_what_becomes_a_link_before_it_is_opened_is_refused(root, seams, opening):
     """The folder, or the file in it, is exchanged just before the n-th file is opened."""
     wanted = root / "a" / "secret.safetensors"
     standfast.save(wanted, {"harmless": np.zeros(3)})
@@ -142,7 +137,7 @@ def test_what_becomes_a_link_before_it_is_opened_is_refused(
 
 
 @pytest.mark.long
-def test_whoever_swaps_folders_all_the_time_gains_nothing(root: Path) -> None:
+def test_whoever_swaps_folders_all_the_time_gains_nothing(root):
     """One thread exchanges a folder and a link out of the root while the other looks."""
     standfast.save(root / "a" / "secret.safetensors", {"harmless": np.zeros(3)})
     (root / "link").symlink_to(root.parent / "outside")
@@ -167,7 +162,7 @@ def test_whoever_swaps_folders_all_the_time_gains_nothing(root: Path) -> None:
     assert look(root, "a/secret.safetensors")["tensors"][0]["name"] == "harmless"
 
 
-def test_a_folder_lists_its_folders_and_files_by_name(root: Path) -> None:
+def test_a_folder_lists_its_folders_and_files_by_name(root):
     make_package(root / "model")
     Store(root / "shop").run("a").save(1, {"w": np.zeros(3)})
     (root / "z.txt").write_text("words")
@@ -190,7 +185,7 @@ def test_a_folder_lists_its_folders_and_files_by_name(root: Path) -> None:
     assert (found["total"], found["pages"], found["left_out"]) == (7, 1, 1)
 
 
-def test_hostile_names_come_as_they_are_and_those_that_are_no_text_do_not(root: Path) -> None:
+def test_hostile_names_come_as_they_are_and_those_that_are_no_text_do_not(root):
     names = ["<img src=x onerror=alert(1)>", "\u202egnp.exe", "tab\there", "new\nline", "'\"`"]
     for name in names:
         (root / name).write_text("")
@@ -202,7 +197,7 @@ def test_hostile_names_come_as_they_are_and_those_that_are_no_text_do_not(root: 
     json.dumps(found, ensure_ascii=False).encode()
 
 
-def test_a_huge_folder_comes_page_by_page(root: Path) -> None:
+def test_a_huge_folder_comes_page_by_page(root):
     for number in range(1, 120):
         (root / f"f{number:03}.txt").write_text("")
     pages = [look(root, "", page, 50) for page in (1, 2, 3, 4)]
@@ -216,7 +211,7 @@ def test_a_huge_folder_comes_page_by_page(root: Path) -> None:
             look(root, "", page, per_page)
 
 
-def test_a_folder_that_cannot_be_listed_is_a_folder(root: Path) -> None:
+def test_a_folder_that_cannot_be_listed_is_a_folder(root):
     (root / "locked").mkdir(mode=0)
     try:
         kinds = {each["name"]: each["kind"] for each in look(root, "")["folders"]}
@@ -225,7 +220,7 @@ def test_a_folder_that_cannot_be_listed_is_a_folder(root: Path) -> None:
     assert kinds["locked"] == "folder"
 
 
-def test_files_and_packages_are_told_as_on_the_command_line(root: Path) -> None:
+def test_files_and_packages_are_told_as_on_the_command_line(root):
     found = look(root, "a/w.safetensors")
     shown = call("show", "--json", root / "a" / "w.safetensors").json
     assert found.pop("time").endswith("+00:00")
@@ -260,7 +255,7 @@ class Evil:
         return os.mkdir, (str(self.path),)
 
 
-def test_no_code_in_a_torch_file_is_run(root: Path) -> None:
+def test_no_code_in_a_torch_file_is_run(root):
     evil = Evil(root / "run")
     torch.save({"w": torch.zeros(2, 3), "evil": evil}, root / "evil.pt")
     found = look(root, "evil.pt")
@@ -274,7 +269,7 @@ def test_no_code_in_a_torch_file_is_run(root: Path) -> None:
     assert not (root / "run").exists()
 
 
-def test_a_damaged_file_and_one_of_no_format_are_told_with_their_error(root: Path) -> None:
+def test_a_damaged_file_and_one_of_no_format_are_told_with_their_error(root):
     path = root / "a" / "w.safetensors"
     flip(path, 3)
     for name, format, nbytes in (
@@ -288,7 +283,7 @@ def test_a_damaged_file_and_one_of_no_format_are_told_with_their_error(root: Pat
     assert found["error"]["kind"] == "UnknownFormat"
 
 
-def test_an_opened_file_gives_its_tensors(root: Path) -> None:
+def test_an_opened_file_gives_its_tensors(root):
     with opened(root, "a/w.safetensors") as file:
         assert file["w"].tolist() == list(range(6))
     for path in ("../outside/secret.safetensors", "a"):

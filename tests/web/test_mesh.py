@@ -1,7 +1,5 @@
 """Trees of blocks as numbers for a picture, against the trees in memory."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,6 @@ from tests.amr.meshes import random_mesh
 from tests.amr.saved_states import GAUGE, State, divided, empty, refined, save, snapshot
 from tests.kit.cases import kept
 from tests.kit.cli import flip
-from tests.kit.seams import Seams
 
 
 @pytest.fixture(params=kept(["file", "bare", "snapshot"], "file", "snapshot"))
@@ -77,7 +74,7 @@ def check(found: dict[str, Any], state: State, component: int = 0) -> None:
     json.dumps(found, allow_nan=False)
 
 
-def test_blocks_have_the_places_and_means_of_the_tree(saved: Any) -> None:
+def test_blocks_have_the_places_and_means_of_the_tree(saved):
     state = refined()
     found = blocks(saved(state))
     check(found, state)
@@ -98,12 +95,12 @@ def test_blocks_have_the_places_and_means_of_the_tree(saved: Any) -> None:
         {"gauge": 2, "base": 2},
     ],
 )
-def test_meshes_of_all_kinds_are_told_of(tmp_path: Path, of: dict[str, Any]) -> None:
+def test_meshes_of_all_kinds_are_told_of(tmp_path, of):
     state = random_mesh(5, **of)
     check(blocks(checkpoint(tmp_path, state)), state)
 
 
-def test_complex_fields_are_told_by_their_modulus_and_links_by_their_unitarity(saved: Any) -> None:
+def test_complex_fields_are_told_by_their_modulus_and_links_by_their_unitarity(saved):
     state = refined(GAUGE)
     tree, _ = state
     tree.links[3, 9] *= 2  # type: ignore[attr-defined]
@@ -115,14 +112,14 @@ def test_complex_fields_are_told_by_their_modulus_and_links_by_their_unitarity(s
     assert max(apart.values()) < 1e-12
 
 
-def test_the_trees_of_ranks_are_one_mesh(tmp_path: Path) -> None:
+def test_the_trees_of_ranks_are_one_mesh(tmp_path):
     state = refined(GAUGE)
     found = blocks(checkpoint(tmp_path, *divided(state, 3)))
     check(found, state)
     assert (found["ranks"], {block["rank"] for block in found["blocks"]}) == (3, {0, 1, 2})
 
 
-def test_the_sites_of_a_block_are_those_of_the_arena(saved: Any) -> None:
+def test_the_sites_of_a_block_are_those_of_the_arena(saved):
     tree, arena = state = refined()
     what = saved(state)
     for block in blocks(what)["blocks"]:
@@ -137,7 +134,7 @@ def test_the_sites_of_a_block_are_those_of_the_arena(saved: Any) -> None:
         assert (found["min"], found["max"]) == (sites.min(), sites.max())
 
 
-def test_a_component_of_a_field_is_shown_by_its_modulus(saved: Any) -> None:
+def test_a_component_of_a_field_is_shown_by_its_modulus(saved):
     tree, arena = state = refined(GAUGE)
     what = saved(state)
     found = field(what, 2, 1)
@@ -152,7 +149,7 @@ def test_a_component_of_a_field_is_shown_by_its_modulus(saved: Any) -> None:
             field(what, block)
 
 
-def test_of_more_dimensions_a_middle_plane_is_shown(tmp_path: Path) -> None:
+def test_of_more_dimensions_a_middle_plane_is_shown(tmp_path):
     for nd in (1, 3, 4):
         tree, arena = state = random_mesh(6, nd=nd, base=2, changes=1)
         found = field(checkpoint(tmp_path / str(nd), state), 0)
@@ -166,7 +163,7 @@ def test_of_more_dimensions_a_middle_plane_is_shown(tmp_path: Path) -> None:
             assert each["at"] == found["origin"][each["dimension"]] + 2.5 * spacing
 
 
-def test_a_large_block_is_reduced_to_means(tmp_path: Path) -> None:
+def test_a_large_block_is_reduced_to_means(tmp_path):
     for nd in (1, 2):
         frontend = ScalarFrontend(nd, 256, OpenTopology(nd, (256.0,) * nd))
         tree, arena = AMRTree(frontend, 1.0, 2, 0), FieldArena(frontend, 1)
@@ -181,7 +178,7 @@ def test_a_large_block_is_reduced_to_means(tmp_path: Path) -> None:
         np.testing.assert_allclose(found["values"], cells.mean(axis=(1, 3)))
 
 
-def test_what_is_no_number_is_null(saved: Any) -> None:
+def test_what_is_no_number_is_null(saved):
     tree, arena = state = refined()
     slot = int(tree.field_slots[int(tree.live[1])])
     arena.storage[slot, 3] = np.nan
@@ -194,9 +191,7 @@ def test_what_is_no_number_is_null(saved: Any) -> None:
     json.dumps(found, allow_nan=False)
 
 
-def test_a_block_without_a_field_and_a_tree_without_blocks_are_empty(
-    saved: Any, tmp_path: Path
-) -> None:
+def test_a_block_without_a_field_and_a_tree_without_blocks_are_empty(saved, tmp_path):
     state = refined()
     state[0].insert_block((8, 0), 0)
     what = saved(state)
@@ -210,7 +205,7 @@ def test_a_block_without_a_field_and_a_tree_without_blocks_are_empty(
     assert found["field"]["min"] is None
 
 
-def test_of_very_many_blocks_the_coarsest_are_told(saved: Any, seams: Seams) -> None:
+def test_of_very_many_blocks_the_coarsest_are_told(saved, seams):
     seams.bound("blocks of the mesh page", 5)
     found = blocks(saved(refined()))
     assert found["blocks_total"] == 7
@@ -218,7 +213,7 @@ def test_of_very_many_blocks_the_coarsest_are_told(saved: Any, seams: Seams) -> 
     assert found["bounds"] == [[0.0, 8.0], [0.0, 8.0]]
 
 
-def test_fields_beyond_what_may_be_read_have_no_mean(tmp_path: Path, seams: Seams) -> None:
+def test_fields_beyond_what_may_be_read_have_no_mean(tmp_path, seams):
     frontend = ScalarFrontend(2, 256, OpenTopology(2, (2048.0, 2048.0)))
     tree, arena = AMRTree(frontend, 1.0, 4, 0), FieldArena(frontend, 64)
     for number in range(64):
@@ -232,7 +227,7 @@ def test_fields_beyond_what_may_be_read_have_no_mean(tmp_path: Path, seams: Seam
     assert all(mean in (None, float(n)) for n, mean in enumerate(means))
 
 
-def test_damage_and_what_is_no_tree_are_refused(tmp_path: Path) -> None:
+def test_damage_and_what_is_no_tree_are_refused(tmp_path):
     path = save(tmp_path / "a.sunc", refined())
     with TensorFile(path) as file:
         at = 92 + file.spec("blocks").nbytes + file.spec("field_slots").nbytes + 200

@@ -1,7 +1,5 @@
 """Summaries, histograms, pictures and differences of tensors, against plain NumPy."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import tempfile
@@ -25,7 +23,6 @@ from standfast.web import samples
 from standfast.web.numbers import difference, heatmap, summary
 from tests.kit.cases import kept
 from tests.kit.cli import flip_in
-from tests.kit.seams import Seams
 from tests.store.save.cut import Cut, cut_framework, even
 
 __all__ = ["cut_framework"]
@@ -105,7 +102,7 @@ FLOAT8 = [name for name in DTYPES if name.startswith("float8")]
 
 
 @pytest.mark.parametrize("dtype", KINDS)
-def test_elements_are_told_as_numpy_tells_them(look: Look, dtype: str) -> None:
+def test_elements_are_told_as_numpy_tells_them(look, dtype):
     kind = DTYPES[dtype].numpy
     parts = 1000 * np.random.default_rng(1).standard_normal((2, 300, 70))
     array = (parts[0] + 1j * parts[1] if kind.kind == "c" else np.abs(parts[0])).astype(kind)
@@ -119,7 +116,7 @@ def test_elements_are_told_as_numpy_tells_them(look: Look, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", kept(FLOAT8, "float8_e4m3fn"))
-def test_floats_of_eight_bits_are_counted_bit_by_bit(look: Look, dtype: str) -> None:
+def test_floats_of_eight_bits_are_counted_bit_by_bit(look, dtype):
     array = np.arange(256, dtype=np.uint8).repeat(3).view(DTYPES[dtype].numpy)
     check(summary(look(array), "w", 16), array.astype(np.float64), 16)
 
@@ -133,15 +130,13 @@ def test_floats_of_eight_bits_are_counted_bit_by_bit(look: Look, dtype: str) -> 
     ],
     ids=["int8", "int64", "bool"],
 )
-def test_few_whole_numbers_have_a_bin_each(
-    look: Look, array: Any, edges: Any, counts: list[int]
-) -> None:
+def test_few_whole_numbers_have_a_bin_each(look, array, edges, counts):
     found = summary(look(array), "w")
     assert found["histogram"] == {"edges": edges.tolist(), "counts": counts}
     assert (found["min"], found["max"]) == (int(array.min()), int(array.max()))
 
 
-def test_whole_numbers_beyond_float64_are_not_rounded(look: Look) -> None:
+def test_whole_numbers_beyond_float64_are_not_rounded(look):
     for array, counts in (
         (np.array([2**60 + 1, 2**60 + 1, 2**60 + 101]), [2, 0, 0, 0, 0, 0, 0, 1]),
         (np.array([-(2**63), 2**63 - 1, 0]), [1, 0, 0, 0, 1, 0, 0, 1]),
@@ -156,7 +151,7 @@ def test_whole_numbers_beyond_float64_are_not_rounded(look: Look) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float4_e2m1fn", "float6_e2m3fn", "float6_e3m2fn"])
-def test_packed_elements_are_counted_one_by_one(look: Look, dtype: str) -> None:
+def test_packed_elements_are_counted_one_by_one(look, dtype):
     """They follow each other without gaps."""
     width = DTYPES[dtype].bits
     codes = np.random.default_rng(4).integers(0, 1 << width, 400).astype(np.uint8)
@@ -167,7 +162,7 @@ def test_packed_elements_are_counted_one_by_one(look: Look, dtype: str) -> None:
     assert heatmap(source, "w", 20, 20)["values"] == values.reshape(20, 20).tolist()
 
 
-def test_scalars_empty_tensors_and_equal_or_missing_numbers_have_few_bins(look: Look) -> None:
+def test_scalars_empty_tensors_and_equal_or_missing_numbers_have_few_bins(look):
     for array, edges, counts in (
         (np.float32(2.5)[...], [2.5, 2.5], [1]),
         (np.full((4, 5), 7, np.uint8), [7, 7], [20]),
@@ -187,7 +182,7 @@ def test_scalars_empty_tensors_and_equal_or_missing_numbers_have_few_bins(look: 
     assert sum(found["histogram"]["counts"]) == 3
 
 
-def test_huge_and_tiny_numbers_do_not_leave_the_range(look: Look) -> None:
+def test_huge_and_tiny_numbers_do_not_leave_the_range(look):
     huge = summary(look(np.array([-1.5e308, 1.5e308, 1.5e308])), "w", 8)
     assert huge["mean"] == pytest.approx(0.5e308)
     assert huge["std"] == pytest.approx(np.array([-1.5, 1.5, 1.5]).std() * 1e308)
@@ -222,7 +217,7 @@ def sampled(array: Any) -> Any:
     return np.concatenate([flat[n * length : (n + 1) * length] for n in numbers])
 
 
-def test_of_a_large_tensor_whole_chunks_are_looked_at(large: Any) -> None:
+def test_of_a_large_tensor_whole_chunks_are_looked_at(large):
     array, store, path = large
     seen = sampled(array)
     with TensorFile(path) as file:
@@ -239,7 +234,7 @@ def test_of_a_large_tensor_whole_chunks_are_looked_at(large: Any) -> None:
     assert found["difference"]["zeros"] == 0
 
 
-def test_damage_in_what_is_read_is_found(tmp_path: Path) -> None:
+def test_damage_in_what_is_read_is_found(tmp_path):
     view_of(tmp_path, np.arange(50_000, dtype=np.float32))
     store = Store(tmp_path / "store")
     flip_in(store, "a@0", "w")
@@ -248,7 +243,7 @@ def test_damage_in_what_is_read_is_found(tmp_path: Path) -> None:
             work(view_at(store, 0), "w")
 
 
-def test_a_part_of_a_larger_tensor_is_read_from_where_it_lies(tmp_path: Path) -> None:
+def test_a_part_of_a_larger_tensor_is_read_from_where_it_lies(tmp_path):
     whole = np.random.default_rng(6).standard_normal(CHUNK // 8 + 4096)
     parts = {"part": whole[100:3000].reshape(29, 100), "end": whole[-5000:], "column": whole[::3]}
     store = Store(tmp_path / "store")
@@ -265,14 +260,14 @@ def test_a_part_of_a_larger_tensor_is_read_from_where_it_lies(tmp_path: Path) ->
 
 @pytest.mark.usefixtures("cut_framework")
 @pytest.mark.parametrize("counts", [(3, 1), (1, 3), (2, 2)])
-def test_a_tensor_of_many_ranks_is_put_together(tmp_path: Path, counts: tuple[int, int]) -> None:
+def test_a_tensor_of_many_ranks_is_put_together(tmp_path, counts):
     array = np.random.default_rng(7).standard_normal((50, 90)).astype(np.float32)
     view = view_of(tmp_path, Cut(array, even(array.shape, counts)))
     check(summary(view, "w"), array)
     assert heatmap(view, "w", 50, 90)["values"] == array.tolist()
 
 
-def test_any_stretch_of_a_tensor_is_some_boxes() -> None:
+def test_any_stretch_of_a_tensor_is_some_boxes():
     numbers = np.arange(60).reshape(3, 4, 5)
     for first, stop in itertools.combinations_with_replacement(range(61), 2):
         found = [
@@ -282,7 +277,7 @@ def test_any_stretch_of_a_tensor_is_some_boxes() -> None:
         assert np.concatenate([np.empty(0), *found]).tolist() == list(range(first, stop))
 
 
-def test_the_difference_is_what_was_added(tmp_path: Path) -> None:
+def test_the_difference_is_what_was_added(tmp_path):
     rng = np.random.default_rng(9)
     for dtype in ("float32", "float64", "float16", "int32", "complex64"):
         before = (100 * rng.standard_normal((80, 90))).astype(dtype)
@@ -311,21 +306,19 @@ BOOL = np.array([True, False]), np.array([False, False])
     ],
     ids=["int64", "uint64", "bool", "equal"],
 )
-def test_differences_of_whole_numbers_do_not_overflow(
-    before: Any, after: Any, least: float, most: float, zeros: int, tmp_path: Path
-) -> None:
+def test_differences_of_whole_numbers_do_not_overflow(before, after, least, most, zeros, tmp_path):
     found = changed(tmp_path, before, after)["difference"]
     assert (found["min"], found["max"], found["zeros"]) == (least, most, zeros)
 
 
-def test_what_is_the_same_has_not_changed_though_it_is_no_number(tmp_path: Path) -> None:
+def test_what_is_the_same_has_not_changed_though_it_is_no_number(tmp_path):
     before = np.array([np.nan, np.inf, 1.0, np.nan], np.float32)
     after = np.array([np.nan, np.inf, 2.0, 0.0], np.float32)
     found = changed(tmp_path, before, after)["difference"]
     assert (found["zeros"], found["nan"], found["inf"], found["max"]) == (2, 1, 0, 1.0)
 
 
-def test_tensors_of_other_shapes_or_dtypes_have_no_difference(tmp_path: Path) -> None:
+def test_tensors_of_other_shapes_or_dtypes_have_no_difference(tmp_path):
     view_of(tmp_path, np.zeros((2, 3)), np.zeros((3, 2)), np.zeros((3, 2), np.float32))
     store = Store(tmp_path / "store")
     for before in (0, 1):
@@ -346,7 +339,7 @@ def cells(matrix: Any, rows: int, columns: int) -> Any:
     )
 
 
-def test_a_small_matrix_is_its_own_picture(look: Look) -> None:
+def test_a_small_matrix_is_its_own_picture(look):
     array = np.random.default_rng(11).standard_normal((30, 40)).astype(np.float32)
     array[2, 3] = np.nan
     found = heatmap(look(array), "w")
@@ -360,14 +353,14 @@ def test_a_small_matrix_is_its_own_picture(look: Look) -> None:
 @pytest.mark.parametrize(
     "dtype", kept(["float32", "float16", "int64", "uint8"], "float16", "int64")
 )
-def test_a_larger_matrix_is_the_mean_of_cells(look: Look, dtype: str) -> None:
+def test_a_larger_matrix_is_the_mean_of_cells(look, dtype):
     array = (50 + 10 * np.random.default_rng(12).standard_normal((700, 333))).astype(dtype)
     found = heatmap(look(array), "w", 64, 100)
     assert found["reduced"] == "mean"
     np.testing.assert_allclose(found["values"], cells(array, 64, 100), rtol=1e-12)
 
 
-def test_of_more_dimensions_the_last_two_are_shown(look: Look) -> None:
+def test_of_more_dimensions_the_last_two_are_shown(look):
     array = np.arange(2 * 3 * 4 * 5, dtype=np.float32).reshape(2, 3, 4, 5)
     source = look(array)
     assert heatmap(source, "w")["values"] == array[0, 0].tolist()
@@ -387,7 +380,7 @@ def test_of_more_dimensions_the_last_two_are_shown(look: Look) -> None:
         summary(source, "other")
 
 
-def test_a_vector_is_one_row_or_is_wrapped(look: Look) -> None:
+def test_a_vector_is_one_row_or_is_wrapped(look):
     short = heatmap(look(np.arange(100.0)), "w")
     assert (short["values"], short["wrapped"]) == ([np.arange(100.0).tolist()], None)
     long = heatmap(look(np.arange(1000.0)), "w")
@@ -397,14 +390,14 @@ def test_a_vector_is_one_row_or_is_wrapped(look: Look) -> None:
     assert heatmap(look(np.float64(3)[...]), "w")["values"] == [[3.0]]
 
 
-def test_means_of_huge_numbers_do_not_leave_the_range(look: Look) -> None:
+def test_means_of_huge_numbers_do_not_leave_the_range(look):
     array = np.full((4, 4), 1.5e308)
     array[3, 3] = np.inf
     found = heatmap(look(array), "w", 2, 2)
     assert found["values"] == [[1.5e308, 1.5e308], [1.5e308, None]]
 
 
-def test_of_a_larger_matrix_some_bands_are_shown(large: Any, seams: Seams) -> None:
+def test_of_a_larger_matrix_some_bands_are_shown(large, seams):
     array, store, _ = large
     exact = heatmap(view_at(store, 0), "w", 32, 16)
     assert exact["exact"] is True
@@ -419,7 +412,7 @@ def test_of_a_larger_matrix_some_bands_are_shown(large: Any, seams: Seams) -> No
         np.testing.assert_allclose(row, cells(array[top:bottom], 1, 16)[0], rtol=1e-12)
 
 
-def test_of_very_long_rows_some_parts_are_shown(tmp_path: Path, seams: Seams) -> None:
+def test_of_very_long_rows_some_parts_are_shown(tmp_path, seams):
     array = np.random.default_rng(13).integers(0, 200, (3, 17_000_000), np.uint8)
     view = view_of(tmp_path, array)
     exact = heatmap(view, "w", 2, 50)

@@ -1,16 +1,12 @@
 """What people do on the pages: filter, choose, walk by keys, look at tensors, compare."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np
 from playwright.sync_api import Locator, Page, expect
 
-from standfast import Store
 from tests.web import stores
-from tests.web.browser.browser import Watch, settle, visit, work_of
-from tests.web.conftest import See, Serve, Shown
+from tests.web.browser.browser import settle, visit, work_of
 
 NAMES = {"gpt", "low rate", "wide", "less data", "heat", "not begun"}
 
@@ -27,9 +23,7 @@ def filter_box(page: Page) -> Locator:
     return page.get_by_label("Filter runs")
 
 
-def test_the_filter_leaves_the_runs_that_have_its_text_parts_and_metrics(
-    see: See, small: Store
-) -> None:
+def test_the_filter_leaves_the_runs_that_have_its_text_parts_and_metrics(see, small):
     page = see("/")
     chips, main = page.locator(".chip"), page.locator("main")
     assert names(page) == NAMES
@@ -75,7 +69,7 @@ def test_the_filter_leaves_the_runs_that_have_its_text_parts_and_metrics(
     expect(rows(page)).to_have_count(1)
 
 
-def test_a_long_list_comes_in_pages(shown: Shown, served: Serve, page: Page) -> None:
+def test_a_long_list_comes_in_pages(shown, served, page):
     visit(page, served(shown(stores.several)))
     pager = page.locator(".pager")
     expect(page.locator("#count")).to_have_text("60 runs")
@@ -94,7 +88,7 @@ def test_a_long_list_comes_in_pages(shown: Shown, served: Serve, page: Page) -> 
     expect(pager).to_contain_text("51–60 of 60")
 
 
-def test_runs_are_sorted_chosen_and_compared(see: See, small: Store) -> None:
+def test_runs_are_sorted_chosen_and_compared(see, small):
     page = see("/")
     page.get_by_role("button", name="Name", exact=True).click()
     page.wait_for_url("**/?sort=name")
@@ -112,9 +106,7 @@ def test_runs_are_sorted_chosen_and_compared(see: See, small: Store) -> None:
     expect(page.locator("main")).to_contain_text("the same model")
 
 
-def test_a_row_changes_in_its_place_while_somebody_is_on_it(
-    workshop: Store, served: Serve, page: Page
-) -> None:
+def test_a_row_changes_in_its_place_while_somebody_is_on_it(workshop, served, page):
     weight = {"model": {"weight": np.zeros(2)}}
     workshop.run("old", hp={"lr": 1}).save(1, weight, {"loss": 2.0})
     with workshop.run("new", hp={"lr": 2}) as new:
@@ -132,7 +124,7 @@ def test_a_row_changes_in_its_place_while_somebody_is_on_it(
     expect(row).to_contain_text("old")
 
 
-def test_keys_lead_everywhere(see: See) -> None:
+def test_keys_lead_everywhere(see):
     page = see("/")
     for keys, path in (("gl", "/lineage"), ("gs", "/storage"), ("gf", "/files"), ("gr", "/")):
         for key in keys:
@@ -167,9 +159,7 @@ def test_keys_lead_everywhere(see: See) -> None:
     expect(page.locator("h1")).to_contain_text(found[1])
 
 
-def test_the_theme_is_the_systems_until_another_is_chosen_and_phones_have_a_menu(
-    see: See, page: Page
-) -> None:
+def test_the_theme_is_the_systems_until_another_is_chosen_and_phones_have_a_menu(see, page):
     def darkness() -> str:
         return str(page.evaluate("getComputedStyle(document.documentElement).backgroundColor"))
 
@@ -191,7 +181,7 @@ def test_the_theme_is_the_systems_until_another_is_chosen_and_phones_have_a_menu
     page.evaluate("localStorage.clear()")
 
 
-def test_a_run_has_curves_with_its_checkpoints_which_open_and_say_why_they_stay(see: See) -> None:
+def test_a_run_has_curves_with_its_checkpoints_which_open_and_say_why_they_stay(see):
     page = see("run")
     plot = page.locator(".plot").first
     plot.locator(".scatterlayer .trace path.js-line").first.wait_for()
@@ -230,7 +220,7 @@ def test_a_run_has_curves_with_its_checkpoints_which_open_and_say_why_they_stay(
     assert loaded == [0], "the browser keeps the megabytes of the plots"
 
 
-def test_lineage_says_what_changed_at_each_edge(see: See, small: Store) -> None:
+def test_lineage_says_what_changed_at_each_edge(see, small):
     page = see("/lineage")
     low = page.locator(".branch", has_text="low rate")
     expect(low).to_contain_text(re.compile(r"from 100: lr 0\.0003 → (0\.00001|1e-0?5)"))
@@ -244,7 +234,7 @@ def test_lineage_says_what_changed_at_each_edge(see: See, small: Store) -> None:
     page.wait_for_url(f"**/runs/{small.find_run('wide').hash}")
 
 
-def test_a_tensor_is_looked_at_in_the_tree(see: See) -> None:
+def test_a_tensor_is_looked_at_in_the_tree(see):
     page = see("checkpoint")
     expect(page.get_by_placeholder("A tag")).to_have_count(0)
     page.get_by_label("Filter tensors").fill("model.")
@@ -263,8 +253,8 @@ def test_a_tensor_is_looked_at_in_the_tree(see: See) -> None:
 
 
 def test_a_checkpoint_is_verified_and_gets_tags_and_notes_where_it_is_allowed(
-    workshop: Store, served: Serve, page: Page
-) -> None:
+    workshop, served, page
+):
     run = workshop.run("first", hp={})
     run.save(1, {"model": {"weight": np.ones(3)}})
     visit(page, f"{served(workshop, allow_edit=True)}/checkpoints/{run.hash}/1")
@@ -283,9 +273,7 @@ def test_a_checkpoint_is_verified_and_gets_tags_and_notes_where_it_is_allowed(
     assert run.checkpoint(1).notes[0].text == "It was the lr."
 
 
-def test_ten_thousand_tensors_do_not_freeze_the_tree(
-    workshop: Store, served: Serve, page: Page
-) -> None:
+def test_ten_thousand_tensors_do_not_freeze_the_tree(workshop, served, page):
     weights = {f"layers.{at}.weight": np.full(1, at, np.float32) for at in range(10_000)}
     with workshop.run("tall", hp={}) as run:
         run.save(1, {"model": weights})
@@ -299,7 +287,7 @@ def test_ten_thousand_tensors_do_not_freeze_the_tree(
     expect(page.locator(".row[aria-selected]")).to_have_count(1)
 
 
-def test_two_checkpoints_are_picked_by_typing(see: See) -> None:
+def test_two_checkpoints_are_picked_by_typing(see):
     page = see("/compare")
     expect(page.locator("main")).to_contain_text("Choose two checkpoints")
     for label, typed in (("Before", "gpt"), ("After", "low")):
@@ -313,7 +301,7 @@ def test_two_checkpoints_are_picked_by_typing(see: See) -> None:
     page.wait_for_url("**before=*%40200*after=*")
 
 
-def test_what_changed_most_comes_first_and_opens_as_three_histograms(see: See) -> None:
+def test_what_changed_most_comes_first_and_opens_as_three_histograms(see):
     page = see("compare")
     changed, parts = page.locator("tr[data-name]"), page.locator(".switch button")
     first = changed.first.get_attribute("data-name")
@@ -328,9 +316,7 @@ def test_what_changed_most_comes_first_and_opens_as_three_histograms(see: See) -
         expect(page.locator(".aside")).to_contain_text(side)
 
 
-def test_storage_says_what_would_go_and_an_error_can_be_tried_again(
-    see: See, page: Page, watch: Watch
-) -> None:
+def test_storage_says_what_would_go_and_an_error_can_be_tried_again(see, page, watch):
     watch.expect("422")
     said = '{"error": {"kind": "DamagedFile", "message": "the index is <i>damaged</i>"}}'
     page.route("**/api/v1/storage", lambda route: route.fulfill(status=422, body=said))
@@ -346,7 +332,7 @@ def test_storage_says_what_would_go_and_an_error_can_be_tried_again(
     expect(main).to_contain_text("goes with the next gc")
 
 
-def test_files_are_walked_down_to_a_tensor_and_a_mesh(see: See) -> None:
+def test_files_are_walked_down_to_a_tensor_and_a_mesh(see):
     page = see("/files")
     page.get_by_role("link", name="weights.safetensors").click()
     page.wait_for_url("**path=weights.safetensors")

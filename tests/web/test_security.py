@@ -3,8 +3,6 @@
 The server is a real one, and the requests are written byte for byte: no library mends them.
 """
 
-from __future__ import annotations
-
 import re
 import socket
 from collections.abc import Iterator
@@ -48,7 +46,7 @@ def ask(port: int, path: str = "/api/v1/runs", method: str = "GET", **headers: s
     return Answer(int(head.split()[1]), head.decode("latin-1").lower(), body)
 
 
-def test_it_answers_to_its_own_names_alone(port: int) -> None:
+def test_it_answers_to_its_own_names_alone(port):
     for name in ("127.0.0.1", "localhost", "LOCALHOST", "[::1]"):
         assert ask(port, Host=f"{name}:{port}").status == 200, name
     for host in (
@@ -77,7 +75,7 @@ def test_it_answers_to_its_own_names_alone(port: int) -> None:
     assert ask(port, Host="").status in (400, 403)
 
 
-def test_a_page_with_another_origin_reads_nothing(port: int) -> None:
+def test_a_page_with_another_origin_reads_nothing(port):
     own = f"http://127.0.0.1:{port}"
     assert ask(port, Origin=own).status == 200
     for origin in (
@@ -96,7 +94,7 @@ def test_a_page_with_another_origin_reads_nothing(port: int) -> None:
             assert ask(port, path, Origin=origin).status == 403, (origin, path)
 
 
-def test_a_page_elsewhere_may_link_to_pages_and_do_nothing_else(port: int) -> None:
+def test_a_page_elsewhere_may_link_to_pages_and_do_nothing_else(port):
     def fetched(mode: str, dest: str) -> dict[str, str]:
         return {"Sec_Fetch_Mode": mode, "Sec_Fetch_Dest": dest}
 
@@ -121,7 +119,7 @@ def test_a_page_elsewhere_may_link_to_pages_and_do_nothing_else(port: int) -> No
         assert ask(port, Sec_Fetch_Site=site).status == 200
 
 
-def test_no_answer_may_be_read_framed_sniffed_or_kept(port: int, small: Store) -> None:
+def test_no_answer_may_be_read_framed_sniffed_or_kept(port, small):
     run = small.find_run("gpt").hash
     for path in (
         *("/", f"/runs/{run}", "/api/v1/runs", "/api/v1/none", "/none"),
@@ -144,7 +142,7 @@ def test_no_answer_may_be_read_framed_sniffed_or_kept(port: int, small: Store) -
         assert ("cache-control: no-store" in head) == (not kept), path
 
 
-def test_what_is_in_an_address_is_text_on_its_page(port: int) -> None:
+def test_what_is_in_an_address_is_text_on_its_page(port):
     for path in ("/runs/%3Cb%3Ex", "/checkpoints/%3Cb%3Ex/%3Cb%3Ey", "/runs/%22%3E%3Cb%3E"):
         page = ask(port, path)
         assert page.status == 200
@@ -152,7 +150,7 @@ def test_what_is_in_an_address_is_text_on_its_page(port: int) -> None:
         assert b"&lt;b&gt;" in page.body
 
 
-def test_no_path_leads_out_of_what_is_served(port: int) -> None:
+def test_no_path_leads_out_of_what_is_served(port):
     for path in (
         *("/static/../app.py", "/static/..%2fapp.py", "/static/%2e%2e/app.py"),
         *("/static/%2e%2e%2fapp.py", "/static/..%5capp.py", "/static//etc/passwd"),
@@ -192,7 +190,7 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Elsewhere]:
     program.stop()
 
 
-def test_beyond_this_machine_a_token_is_needed(elsewhere: Elsewhere) -> None:
+def test_beyond_this_machine_a_token_is_needed(elsewhere):
     port, token, _ = elsewhere
     assert len(token) >= 32
     for path in (
@@ -222,7 +220,7 @@ def test_beyond_this_machine_a_token_is_needed(elsewhere: Elsewhere) -> None:
         assert ask(port, **also, **known).status == 403
 
 
-def test_the_token_is_exchanged_for_a_cookie_and_leaves_the_address(elsewhere: Elsewhere) -> None:
+def test_the_token_is_exchanged_for_a_cookie_and_leaves_the_address(elsewhere):
     port, token, log = elsewhere
     with httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
         answer = client.get(f"/lineage?a=1&token={token}&b=%26")
@@ -241,7 +239,7 @@ def test_the_token_is_exchanged_for_a_cookie_and_leaves_the_address(elsewhere: E
     assert log.read_text().count(token) == 1, "it is printed once, and never logged"
 
 
-def test_there_are_no_websockets(small: Store) -> None:
+def test_there_are_no_websockets(small):
     client = Api(small).client
     with pytest.raises(WebSocketDisconnect), client.websocket_connect("/api/v1/runs"):
         pass

@@ -1,7 +1,5 @@
 """`standfast ui`: finds the store, listens, says where, and ends when it is told to."""
 
-from __future__ import annotations
-
 import io
 import os
 import re
@@ -18,7 +16,6 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from standfast import Store
 from standfast.cli.app import run
 from tests.kit.cases import kept
 from tests.kit.cli import call
@@ -62,7 +59,7 @@ def port_of(url: str) -> int:
 
 
 @pytest.mark.parametrize("number", kept([signal.SIGINT, signal.SIGTERM], signal.SIGINT))
-def test_it_outlives_who_leaves_and_ends_at_once_when_told_to(small: Store, number: int) -> None:
+def test_it_outlives_who_leaves_and_ends_at_once_when_told_to(small, number):
     """One program, with answers that take for ever, is found by the folder around."""
     place = Path(small.url).parent
     command = [sys.executable, "-c", PROGRAM, "--no-open"]
@@ -122,8 +119,8 @@ def ui(seams: Seams) -> None:
 
 @pytest.mark.usefixtures("ui")
 def test_it_takes_the_next_free_port_and_what_cannot_be_served_is_refused(
-    small: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    small, tmp_path, monkeypatch
+):
     place = Path(small.url).parent
     with ExitStack() as ending:
         taken = ending.enter_context(socket.create_server(("127.0.0.1", 0)))
@@ -157,7 +154,7 @@ class Screen(io.StringIO):
 
 
 @pytest.mark.usefixtures("ui")
-def test_on_a_terminal_it_opens_the_browser_unless_told_not_to(small: Store, seams: Seams) -> None:
+def test_on_a_terminal_it_opens_the_browser_unless_told_not_to(small, seams):
     opened = SimpleQueue[str]()
     seams.system(webbrowser, open=lambda _, url: opened.put(url))
     command, screen = ["ui", str(Path(small.url).parent), "--port", "0"], Screen()

@@ -1,7 +1,5 @@
 """Sections of files, and what can happen to them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The damage matrix of snapshots: whatever happens to whichever section, of one rank or of all."""
 
-from __future__ import annotations
-
 import functools
 import warnings
 from dataclasses import dataclass
@@ -27,7 +25,6 @@ from tests.amr.damage.places import COLUMNS, NEW, OLD, WHOM, Place, damaged, who
 from tests.amr.snapshot.step_states import RUN, content, expected, load, save
 from tests.kit.fault_states import UnsyncedDisk, copy_store, make_small
 from tests.kit.rank_threads import attempt_on_ranks, on_ranks
-from tests.kit.seams import Seams
 
 RANKS = 2
 TENSORS = {
@@ -123,14 +120,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(("section", "damage", "ranks", "outcome"), CASES)
 def test_damage_is_found_by_all_ranks_and_the_snapshot_before_is_loaded(
-    section: str,
-    damage: str,
-    ranks: list[int],
-    outcome: Any,
-    built: Path,
-    tmp_path: Path,
-    seams: Seams,
-) -> None:
+    section, damage, ranks, outcome, built, tmp_path, seams
+):
     seams.disk(UnsyncedDisk())
     seams.no_manifest()
     copy_store(built, tmp_path / "store")

@@ -1,7 +1,5 @@
 """The damage matrix of `.sunc` files: what digests find, and what no file without them can tell."""
 
-from __future__ import annotations
-
 import functools
 import shutil
 from collections.abc import Iterator
@@ -160,14 +158,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(("extras", "section", "kind", "outcome", "ranks"), CASES)
 def test_damage_is_found_by_all_ranks_if_anything_tells_it(
-    extras: bool,
-    section: str,
-    kind: str,
-    outcome: Any,
-    ranks: list[int],
-    built: Path,
-    tmp_path: Path,
-) -> None:
+    extras, section, kind, outcome, ranks, built, tmp_path
+):
     files = Files(Path(shutil.copytree(built / str(extras), tmp_path / "files")))
     with damaged(files.place, section, kind, ranks):
         found = files.read()

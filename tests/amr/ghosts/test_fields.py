@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from itertools import product
 from typing import Any
 
@@ -77,7 +75,7 @@ def mean(finer: dict[tuple[int, ...], Any], nd: int, dtype: Any) -> Any:
 
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize(("of", "changes"), MESHES)
-def test_ghosts_are_those_found_site_by_site(of: Any, changes: int, seed: int) -> None:
+def test_ghosts_are_those_found_site_by_site(of, changes, seed):
     tree, arena = random_mesh(seed, changes, **of)
     ghosts = tree.fill_ghosts(arena)
     sites = sites_by_place(tree, arena)
@@ -95,7 +93,7 @@ def test_ghosts_are_those_found_site_by_site(of: Any, changes: int, seed: int) -
         assert len(set(tree.blocks["level"][tree.live].tolist())) > 2
 
 
-def test_a_place_too_far_out_for_a_key_is_no_other_place() -> None:
+def test_a_place_too_far_out_for_a_key_is_no_other_place():
     tree, arena = empty_mesh(base=65)
     for place in ((0, 0), (4 * 63, 0)):
         tree.insert_block_with_field(place, 0, arena)
@@ -103,7 +101,7 @@ def test_a_place_too_far_out_for_a_key_is_no_other_place() -> None:
     assert not tree.fill_ghosts(arena).valid.any()
 
 
-def test_ghosts_follow_fields_blocks_and_slots() -> None:
+def test_ghosts_follow_fields_blocks_and_slots():
     tree, arena = random_mesh(2, 4, holes=False)
     before = tree.fill_ghosts(arena)
     arena.storage[:] *= 2
@@ -118,7 +116,7 @@ def test_ghosts_follow_fields_blocks_and_slots() -> None:
     assert tree.fill_ghosts(arena).valid.sum() < moved.valid.sum()
 
 
-def test_blocks_without_fields_of_this_arena_are_refused() -> None:
+def test_blocks_without_fields_of_this_arena_are_refused():
     tree, arena = random_mesh(0)
     with pytest.raises(BadBlock):
         tree.fill_ghosts(FieldArena(tree.frontend, 2))
@@ -135,7 +133,7 @@ def test_blocks_without_fields_of_this_arena_are_refused() -> None:
         other.fill_ghosts(memory)
 
 
-def test_a_tree_that_changed_without_its_shard_is_refused_on_all_ranks() -> None:
+def test_a_tree_that_changed_without_its_shard_is_refused_on_all_ranks():
     def program(comm: Any) -> Any:
         tree, arena = random_mesh(5)
         shard = repartition(tree, arena, comm)
@@ -153,7 +151,7 @@ def test_a_tree_that_changed_without_its_shard_is_refused_on_all_ranks() -> None
     assert sum(shape[0] for shape in shapes) == len(random_mesh(5)[0].live) - 1
 
 
-def test_ghosts_follow_the_blocks_of_other_ranks() -> None:
+def test_ghosts_follow_the_blocks_of_other_ranks():
     def program(comm: Any) -> Any:
         tree, arena = empty_mesh(base=2)
         tree.insert_block_with_field((4 * comm.rank, 0), 0, arena)

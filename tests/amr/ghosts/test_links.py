@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from itertools import product
 from typing import Any
 
@@ -57,19 +55,19 @@ def expected_halo(tree: Any, spec: LinkExchangeSpec) -> Any:
     [LinkExchangeSpec(), LinkExchangeSpec(3), LinkExchangeSpec(2, False), LinkExchangeSpec(0)],
 )
 @pytest.mark.parametrize("of", MESHES)
-def test_a_halo_is_the_one_found_site_by_site(of: Any, spec: Any, holes: bool) -> None:
+def test_a_halo_is_the_one_found_site_by_site(of, spec, holes):
     tree, _ = random_mesh(4, 0, holes=holes and of["base"] > 1, **of)
     halo = link_halo(tree, spec)
     assert halo.tobytes() == expected_halo(tree, spec).tobytes()
 
 
 @pytest.mark.parametrize("options", [{"depth": -1}, {"depth": 1.0}, {"corners": 1}])
-def test_a_link_exchange_is_a_number_of_layers_with_or_without_corners(options: Any) -> None:
+def test_a_link_exchange_is_a_number_of_layers_with_or_without_corners(options):
     with pytest.raises(BadOption):
         LinkExchangeSpec(**options)
 
 
-def test_a_halo_follows_links_blocks_and_the_spec_of_the_tree() -> None:
+def test_a_halo_follows_links_blocks_and_the_spec_of_the_tree():
     tree, _ = random_mesh(4, 0, **MESHES[1])
     first = link_halo(tree)
     tree.links[:] *= 2
@@ -88,7 +86,7 @@ def test_a_halo_follows_links_blocks_and_the_spec_of_the_tree() -> None:
     assert (restored.links == np.eye(1)).all()
 
 
-def test_ranks_with_other_specs_are_refused() -> None:
+def test_ranks_with_other_specs_are_refused():
     def program(comm: Any) -> None:
         tree, arena = random_mesh(4, 0, **MESHES[3])
         repartition(tree, arena, comm)
@@ -98,7 +96,7 @@ def test_ranks_with_other_specs_are_refused() -> None:
     assert on_threads(2, program) == [None, None]
 
 
-def test_neighbours_of_another_level_are_refused() -> None:
+def test_neighbours_of_another_level_are_refused():
     tree, arena = empty_mesh(base=2, gauge=1)
     for place in ((0, 0), (4, 0)):
         tree.insert_block(place, 0)
@@ -131,7 +129,7 @@ def around(tree: Any, arena: Any) -> dict[int, Any]:
 
 
 @pytest.mark.parametrize("change", ["another shard", "other owners", "owners written over"])
-def test_ghosts_are_those_of_the_owners_that_there_are_now(change: str) -> None:
+def test_ghosts_are_those_of_the_owners_that_there_are_now(change):
     def program(comm: Any) -> dict[int, Any]:
         tree, arena = ring()
         places = ShardContext.from_tree(tree, comm, "morton_contiguous").places
@@ -156,7 +154,7 @@ def test_ghosts_are_those_of_the_owners_that_there_are_now(change: str) -> None:
     assert merged(ranks) == around(*ring())
 
 
-def test_owners_that_are_written_to_without_a_move_are_noticed() -> None:
+def test_owners_that_are_written_to_without_a_move_are_noticed():
     def program(comm: Any) -> None:
         tree, arena = ring()
         shard = ShardContext.from_tree(tree, comm, "morton_contiguous")

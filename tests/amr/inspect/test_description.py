@@ -1,8 +1,5 @@
 """What is told of a saved tree."""
 
-from __future__ import annotations
-
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,7 +18,7 @@ def described(*states: Any) -> Any:
         return describe(*found.trees)
 
 
-def test_levels_count_live_and_dead_blocks_and_share_the_volume(tmp_path: Path) -> None:
+def test_levels_count_live_and_dead_blocks_and_share_the_volume(tmp_path):
     tree, arena = refined()
     tree.insert_block((8, 8), 1)  # without a field
     coarse, fine = described((tree, arena)).levels
@@ -33,13 +30,13 @@ def test_levels_count_live_and_dead_blocks_and_share_the_volume(tmp_path: Path) 
     assert (nothing.blocks, nothing.levels, nothing.slots.total, nothing.problems) == (0, (), 0, ())
 
 
-def test_links_of_live_and_of_dead_blocks_are_counted(tmp_path: Path) -> None:
+def test_links_of_live_and_of_dead_blocks_are_counted(tmp_path):
     links = described(save(tmp_path / "su2.sunc", refined(GAUGE))).links
     assert (links.name, links.per_block, links.live, links.dead) == ("SU(2)", 32, 224, 32)
     assert [group_name(n) for n in (1, 2, 3, 4)] == ["U(1)", "SU(2)", "SU(3)", "4×4"]
 
 
-def test_each_slot_is_counted_once() -> None:
+def test_each_slot_is_counted_once():
     tree, arena = refined()  # block 0 is dead and names slot 0
     before = described((tree, arena)).slots
     assert (before.dead, before.free, before.next[0]) == (1, 8, 8)
@@ -52,7 +49,7 @@ def test_each_slot_is_counted_once() -> None:
     assert (slots.total, slots.taken, slots.free, slots.dead, slots.lost) == (16, 7, 8, 0, 1)
 
 
-def test_the_ranks_of_a_state_are_told_in_sum() -> None:
+def test_the_ranks_of_a_state_are_told_in_sum():
     alone, together = described(refined()), described(*divided(refined(), 3))
     assert [(level.level, level.live, level.share) for level in together.levels] == [
         (level.level, level.live, level.share) for level in alone.levels
@@ -60,7 +57,7 @@ def test_the_ranks_of_a_state_are_told_in_sum() -> None:
     assert (together.slots.total, together.slots.taken, together.slots.next) == (48, 7, ())
 
 
-def test_an_unsound_tree_is_described_with_what_is_wrong(tmp_path: Path) -> None:
+def test_an_unsound_tree_is_described_with_what_is_wrong(tmp_path):
     state, wild = refined(), np.full(8, (1 << 64) - 2, np.uint64)
     slots = state[0].field_slots.copy()
     slots[5] = slots[6]
@@ -75,7 +72,7 @@ def test_an_unsound_tree_is_described_with_what_is_wrong(tmp_path: Path) -> None
     assert found.problems
 
 
-def test_only_the_small_sections_are_read(tmp_path: Path) -> None:
+def test_only_the_small_sections_are_read(tmp_path):
     path = save(tmp_path / "tree.sunc", refined())
     flip(path, 92 + 8 * 40 + 8 * 8)  # the first byte of the storage
     assert not described(path).problems
@@ -84,7 +81,7 @@ def test_only_the_small_sections_are_read(tmp_path: Path) -> None:
         described(tmp_path / "weights.safetensors")
 
 
-def test_a_scan_tells_the_range_of_live_fields_alone() -> None:
+def test_a_scan_tells_the_range_of_live_fields_alone():
     tree, arena = refined()
     arena.storage[0] = 1e9  # of a dead block
     arena.storage[15] = -1e9  # free
@@ -99,7 +96,7 @@ def test_a_scan_tells_the_range_of_live_fields_alone() -> None:
     assert found.unitarity is None
 
 
-def test_a_scan_tells_how_unitary_links_are() -> None:
+def test_a_scan_tells_how_unitary_links_are():
     tree, arena = refined(GAUGE)
     with opened((tree, arena)) as state:
         assert scan(*state.trees).unitarity < 1e-14

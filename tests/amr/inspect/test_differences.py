@@ -1,10 +1,7 @@
 """Where two states differ."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -38,7 +35,7 @@ def only(found: TreeDiff) -> BlockChange:
     return found.changed[0]
 
 
-def test_equal_states_do_not_differ(tmp_path: Path) -> None:
+def test_equal_states_do_not_differ(tmp_path):
     path = save(tmp_path / "a.sunc", refined(GAUGE))
     bare = save(tmp_path / "b.sunc", refined(GAUGE), extras=False)
     for after in (path, bare, refined(GAUGE)):
@@ -53,9 +50,7 @@ def test_equal_states_do_not_differ(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("frontend", [SCALAR, VECTOR], ids=["scalar", "vector"])
-def test_a_field_is_named_by_block_and_site_with_the_first_and_the_worst(
-    frontend: Any, tmp_path: Path
-) -> None:
+def test_a_field_is_named_by_block_and_site_with_the_first_and_the_worst(frontend, tmp_path):
     state = refined(frontend)
     field = state[1].storage[6].reshape(16, -1)
     field[3, -1] += 0.25
@@ -69,7 +64,7 @@ def test_a_field_is_named_by_block_and_site_with_the_first_and_the_worst(
         assert change.worst == Site(14, (2, 7), None)
 
 
-def test_a_link_is_named_by_site_and_direction() -> None:
+def test_a_link_is_named_by_site_and_direction():
     state = refined(GAUGE)
     state[0].links[6, 2 * 9 + 1, 1, 0] += 3 + 4j  # type: ignore[attr-defined]
     change = only(compared(refined(GAUGE), state))
@@ -78,7 +73,7 @@ def test_a_link_is_named_by_site_and_direction() -> None:
     assert change.by == pytest.approx(5)
 
 
-def test_the_worst_comes_first_and_what_is_no_number_before_all() -> None:
+def test_the_worst_comes_first_and_what_is_no_number_before_all():
     state = refined()
     state[1].storage[1, 0] += 1.0
     state[1].storage[2, 0] += 2.0
@@ -96,9 +91,7 @@ def test_the_worst_comes_first_and_what_is_no_number_before_all() -> None:
         *((dtype, 7, 9, 2.0) for dtype in "float32 int64 uint8 complex64 float16".split()),
     ],
 )
-def test_fields_of_every_type_are_measured_as_what_they_are(
-    dtype: str, before: float, after: float, by: float
-) -> None:
+def test_fields_of_every_type_are_measured_as_what_they_are(dtype, before, after, by):
     states = []
     for value in (before, after):
         tree, arena = empty(ScalarFrontend(2, 4, SCALAR.topology, np.dtype(dtype)))
@@ -109,7 +102,7 @@ def test_fields_of_every_type_are_measured_as_what_they_are(
     assert (change.by, change.count, change.worst) == (by, 1, Site(5, (1, 1), None))
 
 
-def test_equal_no_numbers_are_equal() -> None:
+def test_equal_no_numbers_are_equal():
     a, b = refined(), refined()
     for _, arena in (a, b):
         arena.storage[3] = np.nan
@@ -118,7 +111,7 @@ def test_equal_no_numbers_are_equal() -> None:
     assert only(compared(a, b)).count == 1
 
 
-def test_blocks_that_only_one_has() -> None:
+def test_blocks_that_only_one_has():
     state = refined()
     state[0].invalidate_block(2)
     state[0].insert_block_with_field((8, 0), 1, state[1])
@@ -128,7 +121,7 @@ def test_blocks_that_only_one_has() -> None:
     assert (found.changed, found.same) == ([], 6)
 
 
-def test_a_field_that_only_one_has() -> None:
+def test_a_field_that_only_one_has():
     state = refined()
     state[0].field_slots[5] = (1 << 64) - 1
     assert only(compared(refined(), state)).what == "field removed"
@@ -149,7 +142,7 @@ CHANGES: dict[str, tuple[Callable[[Any, Any], object], dict[str, int]]] = {
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_what_differs_beside_the_blocks_is_told_apart(name: str) -> None:
+def test_what_differs_beside_the_blocks_is_told_apart(name):
     change, expected = CHANGES[name]
     state = refined(GAUGE)
     change(*state)
@@ -159,7 +152,7 @@ def test_what_differs_beside_the_blocks_is_told_apart(name: str) -> None:
     assert found.layout == Layout(**expected)
 
 
-def test_states_of_other_numbers_of_ranks_are_compared_by_place(tmp_path: Path) -> None:
+def test_states_of_other_numbers_of_ranks_are_compared_by_place(tmp_path):
     whole = refined(GAUGE)
     ranks = divided(whole, 3)
     ranks[1][1].storage[0, 5] += 1
@@ -173,7 +166,7 @@ def test_states_of_other_numbers_of_ranks_are_compared_by_place(tmp_path: Path) 
     assert change.before.origin == change.after.origin
 
 
-def test_slabs_with_equal_digests_are_not_read(tmp_path: Path) -> None:
+def test_slabs_with_equal_digests_are_not_read(tmp_path):
     store = standfast.Store(tmp_path)
     tree, arena = state = empty(SCALAR, 16384)  # 2 MiB: two slabs
     for n in range(3600):
@@ -188,7 +181,7 @@ def test_slabs_with_equal_digests_are_not_read(tmp_path: Path) -> None:
     assert found.layout == Layout(unused=1)
 
 
-def test_equal_digests_say_nothing_of_blocks_in_other_slots(tmp_path: Path) -> None:
+def test_equal_digests_say_nothing_of_blocks_in_other_slots(tmp_path):
     tree, arena = state = refined()
     before = save(tmp_path / "a.sunc", state)
     slots = tree.field_slots.copy()
@@ -198,7 +191,7 @@ def test_equal_digests_say_nothing_of_blocks_in_other_slots(tmp_path: Path) -> N
     assert found.by_digests == 5
 
 
-def test_slots_at_other_places_of_both_files_are_compared(tmp_path: Path) -> None:
+def test_slots_at_other_places_of_both_files_are_compared(tmp_path):
     tree, arena = empty(SCALAR, 300)
     other, other_arena = empty(SCALAR, 300)
     for n in range(200):
@@ -215,7 +208,7 @@ def test_slots_at_other_places_of_both_files_are_compared(tmp_path: Path) -> Non
     assert (found.layout.order, found.layout.slots) == (1, 200)
 
 
-def test_slots_are_read_within_and_across_slabs(run: standfast.Run) -> None:
+def test_slots_are_read_within_and_across_slabs(run):
     state = empty(SCALAR, 1 << 14)  # 2 MiB of storage: two slabs
     expected = state[1].storage
     expected[:] = np.arange(expected.size).reshape(expected.shape)

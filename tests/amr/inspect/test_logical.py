@@ -1,9 +1,6 @@
 """The digest that does not depend on the partition."""
 
-from __future__ import annotations
-
 import struct
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -56,16 +53,14 @@ def by_hand(state: State) -> str:
 
 
 @FRONTENDS
-def test_the_digest_is_the_one_of_its_page(frontend: Any, tmp_path: Path) -> None:
+def test_the_digest_is_the_one_of_its_page(frontend, tmp_path):
     state = refined(frontend)
     state[0].insert_block((8, 8), 1)  # without a field
     assert logical_digest(save(tmp_path / "a.sunc", state)) == by_hand(state)
 
 
 @FRONTENDS
-def test_files_snapshots_and_memory_have_one_digest_however_they_are_divided(
-    frontend: Any, tmp_path: Path
-) -> None:
+def test_files_snapshots_and_memory_have_one_digest_however_they_are_divided(frontend, tmp_path):
     whole = refined(frontend)
     expected = logical_digest(whole)
     assert logical_digest(save(tmp_path / "bare.sunc", whole, extras=False)) == expected
@@ -78,7 +73,7 @@ def test_files_snapshots_and_memory_have_one_digest_however_they_are_divided(
             assert logical_digest(run.save(count, snapshot(*ranks))) == expected
 
 
-def test_slots_order_dead_blocks_and_free_lists_do_not_count() -> None:
+def test_slots_order_dead_blocks_and_free_lists_do_not_count():
     tree, arena = state = refined(GAUGE)
     expected = logical_digest(state)
     arena.storage[0] = 7.0  # that of the dead block
@@ -108,14 +103,14 @@ CHANGES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_every_bit_of_a_live_block_counts(name: str) -> None:
+def test_every_bit_of_a_live_block_counts(name):
     state = refined(GAUGE)
     before = logical_digest(state)
     CHANGES[name](*state)
     assert logical_digest(state) != before
 
 
-def test_a_block_of_two_ranks_counts_once_if_it_is_the_same_in_both() -> None:
+def test_a_block_of_two_ranks_counts_once_if_it_is_the_same_in_both():
     whole, again = refined(), refined()
     assert logical_digest(whole, again) == logical_digest(whole)
     again[1].storage[7, 0] += 1
@@ -125,7 +120,7 @@ def test_a_block_of_two_ranks_counts_once_if_it_is_the_same_in_both() -> None:
         logical_digest(whole, refined(GAUGE))
 
 
-def test_what_is_read_is_verified_and_the_rest_when_it_is_asked_for(tmp_path: Path) -> None:
+def test_what_is_read_is_verified_and_the_rest_when_it_is_asked_for(tmp_path):
     state = refined()
     path = save(tmp_path / "tree.sunc", state)
     flip(path, 92 + 8 * 48)  # the first byte of the storage
@@ -143,7 +138,7 @@ def test_what_is_read_is_verified_and_the_rest_when_it_is_asked_for(tmp_path: Pa
             found.check_rest()
 
 
-def test_a_checkpoint_that_is_no_snapshot_is_refused(run: standfast.Run) -> None:
+def test_a_checkpoint_that_is_no_snapshot_is_refused(run):
     checkpoint = run.save(1, {"weight": np.ones(3)})
     for states in ([checkpoint], [checkpoint, checkpoint]):
         with pytest.raises(errors.BadOption):
@@ -159,16 +154,14 @@ def test_a_checkpoint_that_is_no_snapshot_is_refused(run: standfast.Run) -> None
     ],
     ids=["ranks", "storage", "header"],
 )
-def test_a_snapshot_that_is_not_what_it_says_is_damaged(
-    part: str, key: str, value: Any, run: standfast.Run
-) -> None:
+def test_a_snapshot_that_is_not_what_it_says_is_damaged(part, key, value, run):
     saved = snapshot(refined(GAUGE))
     saved[part][key] = value
     with pytest.raises(errors.BadField, match=key):
         logical_digest(run.save(1, saved))
 
 
-def test_slots_are_hashed_across_chunks_of_the_file(tmp_path: Path) -> None:
+def test_slots_are_hashed_across_chunks_of_the_file(tmp_path):
     # 144 · 2 · 64 · 64 bytes of links a block: no whole number of them fills a chunk of 16 MiB.
     frontend = GaugeFrontend(3, 1, 2, 64, OpenTopology(2, (64.0, 64.0)))
     tree, arena = GaugeTree(frontend, 1.0, 6, 2), FieldArena(frontend, 2)

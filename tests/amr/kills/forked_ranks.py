@@ -4,8 +4,6 @@ They are processes of their own, with locks of their own. A rank that dies close
 and so the others hear of it at once; that others wait for one that is silent is what MPI shows.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import traceback

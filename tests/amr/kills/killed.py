@@ -7,8 +7,6 @@ is killed at them: `itself`, or `all`. FOLDER gets a store for each operation, w
 snapshot of step 1 and gets that of step 2. How each rank ended is printed.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

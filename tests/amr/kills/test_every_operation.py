@@ -1,7 +1,5 @@
 """SIGKILL of one rank or of all at every operation, and power cuts: the old snapshot or the new."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 import json
@@ -95,8 +93,8 @@ CASES = [
 
 @pytest.mark.parametrize(("count", "rank", "who", "stride"), CASES)
 def test_a_snapshot_killed_at_any_operation_leaves_the_old_one_or_the_new_one(
-    count: int, rank: int, who: str, stride: int, folder: Path
-) -> None:
+    count, rank, who, stride, folder
+):
     command = [sys.executable, "-m", "tests.amr.kills.killed"]
     command += [str(folder), str(count), str(rank), who, str(stride)]
     done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
@@ -132,9 +130,7 @@ LOGGED = tuple(name for name in OPERATIONS if name in vars(LoggingDisk))
 
 
 @pytest.mark.guarantee("G2")
-def test_a_record_that_outlives_a_power_cut_has_all_that_it_refers_to(
-    folder: Path, seams: Seams
-) -> None:
+def test_a_record_that_outlives_a_power_cut_has_all_that_it_refers_to(folder, seams):
     on_ranks(2, lambda comm: save(folder, comm, OLD))
     before, turn = listed(folder), threading.RLock()
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -67,7 +65,7 @@ def smoothed(tree: Any, arena: Any, outside: Any) -> dict[Any, Any]:
         (MESHES[-1], (0.5, -1.0, 2.0)),  # one for each component
     ],
 )
-def test_a_kernel_gets_each_site_with_its_neighbours(of: Any, outside: Any) -> None:
+def test_a_kernel_gets_each_site_with_its_neighbours(of, outside):
     tree, arena = random_mesh(3, 8, **of)
     values = np.array(outside) if isinstance(outside, tuple) else outside
     expected = smoothed(tree, arena, values)
@@ -80,7 +78,7 @@ def field_bytes(tree: Any, arena: Any) -> dict[Any, bytes]:
     return {key: arena.storage[at].tobytes() for key, at in zip(tree.keys(), slots, strict=True)}
 
 
-def test_a_kernel_is_called_once_for_each_level_from_the_coarsest() -> None:
+def test_a_kernel_is_called_once_for_each_level_from_the_coarsest():
     tree, arena = random_mesh(3)
     seen: list[Patch] = []
 
@@ -97,7 +95,7 @@ def test_a_kernel_is_called_once_for_each_level_from_the_coarsest() -> None:
     assert fields_by_key(tree, arena) == before
 
 
-def test_positions_are_the_middles_of_cells() -> None:
+def test_positions_are_the_middles_of_cells():
     tree, arena = empty_mesh(nd=3, base=4, gauge=2)
     tree.insert_block((4, 0, 8), 0)
     tree.refine_block(0)
@@ -134,7 +132,7 @@ def write(patch: Patch) -> Any:
     ],
     ids="raises writes shape dtype number nothing step dimension".split(),
 )
-def test_a_kernel_that_fails_changes_no_field(kernel: Any, error: Any, match: Any) -> None:
+def test_a_kernel_that_fails_changes_no_field(kernel, error, match):
     tree, arena = random_mesh(3)
     before = arena.storage.tobytes()
     with pytest.raises(error, match=match):
@@ -143,7 +141,7 @@ def test_a_kernel_that_fails_changes_no_field(kernel: Any, error: Any, match: An
     tree.insert_block((20, 20), 0)  # the tree is not busy any more
 
 
-def test_a_kernel_that_fails_on_one_rank_changes_no_field_on_any() -> None:
+def test_a_kernel_that_fails_on_one_rank_changes_no_field_on_any():
     def program(comm: Any) -> Any:
         tree, arena = random_mesh(5)
         repartition(tree, arena, comm)
@@ -163,7 +161,7 @@ def test_a_kernel_that_fails_on_one_rank_changes_no_field_on_any() -> None:
     assert on_threads(3, program) == [True] * 3
 
 
-def test_there_may_be_more_ranks_than_blocks() -> None:
+def test_there_may_be_more_ranks_than_blocks():
     def program(comm: Any) -> Any:
         tree, arena = empty_mesh()
         tree.insert_block_with_field((0, 0), 0, arena)
@@ -184,9 +182,7 @@ def test_there_may_be_more_ranks_than_blocks() -> None:
         *(("float64", 3, (1.0, 2.0)), ("float64", 3, (1.0,) * 4), ("float64", 3, [[1.0] * 3])),
     ],
 )
-def test_what_the_field_cannot_hold_is_refused_beyond_a_wall(
-    dtype: str, components: int, outside: Any
-) -> None:
+def test_what_the_field_cannot_hold_is_refused_beyond_a_wall(dtype, components, outside):
     tree, arena = random_mesh(3, dtype=dtype, components=components)
     before = arena.storage.tobytes()
     with pytest.raises(BadOption, match="outside="):
@@ -202,9 +198,7 @@ def test_what_the_field_cannot_hold_is_refused_beyond_a_wall(
         ("complex64", -1),
     ],
 )
-def test_what_the_field_can_hold_is_what_kernels_get_beyond_a_wall(
-    dtype: str, outside: Any
-) -> None:
+def test_what_the_field_can_hold_is_what_kernels_get_beyond_a_wall(dtype, outside):
     tree, arena = random_mesh(3, dtype=dtype)
     seen: list[Any] = []
 
@@ -219,9 +213,7 @@ def test_what_the_field_can_hold_is_what_kernels_get_beyond_a_wall(
 
 @pytest.mark.parametrize("action", ["apply", "fill_ghosts", "defragment", "adapt_mesh"])
 @pytest.mark.parametrize("is_reused", [False, True])
-def test_a_live_block_whose_slot_was_given_back_is_refused_and_nothing_changes(
-    action: str, is_reused: bool
-) -> None:
+def test_a_live_block_whose_slot_was_given_back_is_refused_and_nothing_changes(action, is_reused):
     tree, arena = random_mesh(3)
     slot = int(tree.field_slots[tree.live[0]])
     arena.free(slot)

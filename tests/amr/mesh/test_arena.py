@@ -1,9 +1,5 @@
 """Slots are a stack, and its stale words are a part of the state."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -16,7 +12,7 @@ def words(arena: FieldArena) -> tuple[list[int], int]:
     return arena.free_slots.tolist(), arena.free_count
 
 
-def test_a_full_arena_says_so_and_stays_as_it_is() -> None:
+def test_a_full_arena_says_so_and_stays_as_it_is():
     arena = FieldArena(SCALAR, 1)
     arena.alloc()
     with pytest.raises(ArenaFull):
@@ -25,14 +21,14 @@ def test_a_full_arena_says_so_and_stays_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("slot", [-1, 3, INVALID])
-def test_a_slot_that_is_none_cannot_be_freed(slot: int) -> None:
+def test_a_slot_that_is_none_cannot_be_freed(slot):
     arena = FieldArena(SCALAR, 3)
     with pytest.raises(BadBlock):
         arena.free(slot)
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_which_slots_are_free_is_known_whatever_was_done(seed: int) -> None:
+def test_which_slots_are_free_is_known_whatever_was_done(seed):
     rng = np.random.default_rng(seed)
     arena, tree = FieldArena(SCALAR, 6), AMRTree(SCALAR, 1.0, 4, 1)
     for _ in range(150):
@@ -63,7 +59,7 @@ def test_which_slots_are_free_is_known_whatever_was_done(seed: int) -> None:
                 assert arena.alloc() == slot
 
 
-def test_growing_doubles_and_the_lowest_new_slot_is_next() -> None:
+def test_growing_doubles_and_the_lowest_new_slot_is_next():
     arena = FieldArena(SCALAR, 2)
     arena.storage[arena.alloc()] = 7.0
     arena.grow()
@@ -79,6 +75,6 @@ def test_growing_doubles_and_the_lowest_new_slot_is_next() -> None:
 
 
 @pytest.mark.parametrize("count", [-1, 2.0, "3", True, 2**60])
-def test_a_number_of_slots_is_a_whole_one(count: Any) -> None:
+def test_a_number_of_slots_is_a_whole_one(count):
     with pytest.raises(BadOption, match="max_blocks"):
         FieldArena(SCALAR, count)

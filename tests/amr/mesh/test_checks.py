@@ -1,7 +1,5 @@
 """What a state must satisfy: each violation is an error of its own."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -58,7 +56,7 @@ LEGAL: dict[str, tuple[str, Any, Any]] = {
 
 
 @pytest.mark.parametrize("name", LEGAL)
-def test_it_is_legal_that(name: str) -> None:
+def test_it_is_legal_that(name):
     check(*LEGAL[name])
 
 
@@ -86,7 +84,7 @@ WRONG: dict[str, tuple[str, Any, Any, Any, str]] = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_it_is_damage_if_there_is(name: str) -> None:
+def test_it_is_damage_if_there_is(name):
     *change, error, told = WRONG[name]
     with pytest.raises(error, match=told) as caught:
         check(*change)

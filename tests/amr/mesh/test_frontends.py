@@ -1,9 +1,5 @@
 """What lies at a site, and the box around a mesh."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -28,7 +24,7 @@ BOX = OpenTopology(2, (16.0, 16.0))
 TORUS = PeriodicTopology(4, (8.0,) * 4)
 
 
-def test_a_frontend_says_what_is_at_a_site() -> None:
+def test_a_frontend_says_what_is_at_a_site():
     assert ScalarFrontend(2, 16, BOX, ">f4").dtype == np.dtype("<f4")
     assert ScalarFrontend(2, 16, BOX, np.complex64).field_bytes == 8
     one, three = ScalarFrontend(2, 16, BOX), ScalarFrontend(2, 16, BOX, components=3)
@@ -58,9 +54,7 @@ class Cylinder(GridTopology):
     [Wider(2, 4, BOX), object(), None, "scalar"],
     ids=["wider", "object", "None", "text"],
 )
-def test_a_frontend_that_cannot_be_saved_is_refused_when_the_simulation_begins(
-    frontend: Any,
-) -> None:
+def test_a_frontend_that_cannot_be_saved_is_refused_when_the_simulation_begins(frontend):
     for make in (
         lambda: AMRTree(frontend, 1.0, 4, 2),
         lambda: FieldArena(frontend, 4),
@@ -85,7 +79,7 @@ def test_a_frontend_that_cannot_be_saved_is_refused_when_the_simulation_begins(
         ({"topology": Cylinder(2, ("periodic", "open"), (8.0, 8.0))}, "topology="),
     ],
 )
-def test_options_of_a_scalar_frontend_are_checked(changed: Any, told: str) -> None:
+def test_options_of_a_scalar_frontend_are_checked(changed, told):
     with pytest.raises(BadOption, match=told):
         ScalarFrontend(**{"nd": 2, "block_size": 4, "topology": BOX} | changed)
 
@@ -94,20 +88,18 @@ def test_options_of_a_scalar_frontend_are_checked(changed: Any, told: str) -> No
     ("n_gauge", "n_spinor", "block_size"),
     [(0, 1, 4), (65, 1, 4), (1, 0, 4), (1.0, 1, 4), (True, 1, 4), (1, 1, 2**16)],
 )
-def test_options_of_a_gauge_frontend_are_checked(
-    n_gauge: Any, n_spinor: Any, block_size: int
-) -> None:
+def test_options_of_a_gauge_frontend_are_checked(n_gauge, n_spinor, block_size):
     with pytest.raises(BadOption):
         GaugeFrontend(n_gauge, n_spinor, 4, block_size, TORUS)
 
 
-def test_sites_are_counted_by_their_distance() -> None:
+def test_sites_are_counted_by_their_distance():
     assert OPEN.sites(0.5) == (8, 16)
     assert OPEN.sites(0.25) == (16, 32)
     assert OpenTopology(1, (0.3,)).sites(0.1) == (3,)  # 0.3 / 0.1 is less than 3
 
 
-def test_each_dimension_has_a_boundary_of_its_own() -> None:
+def test_each_dimension_has_a_boundary_of_its_own():
     origins = np.array([[-1, 0], [8, 15], [3, 16], [-1, -1]])
     for box, expected, inside in (
         (OPEN, origins.tolist(), [False, False, False, False]),
@@ -125,7 +117,7 @@ def test_each_dimension_has_a_boundary_of_its_own() -> None:
 @pytest.mark.parametrize(
     "boundary", [("open",), ("open", "round"), ("open",) * 3, "open", None, ("open", None)]
 )
-def test_a_boundary_is_open_or_periodic_for_each_dimension(boundary: Any) -> None:
+def test_a_boundary_is_open_or_periodic_for_each_dimension(boundary):
     with pytest.raises(BadOption, match="boundary="):
         GridTopology(2, boundary, (4.0, 8.0))
 
@@ -138,13 +130,13 @@ def test_a_boundary_is_open_or_periodic_for_each_dimension(boundary: Any) -> Non
         *((2, value) for value in ((1.0,), 1.0, None)),
     ],
 )
-def test_a_box_has_1_to_8_dimensions_and_a_length_for_each(nd: Any, extents: Any) -> None:
+def test_a_box_has_1_to_8_dimensions_and_a_length_for_each(nd, extents):
     with pytest.raises(BadOption):
         OpenTopology(nd, extents)
 
 
 @pytest.mark.parametrize("spacing", [1e-300, 1e300, 1e-18])
-def test_a_spacing_that_makes_no_box_is_refused(spacing: float) -> None:
+def test_a_spacing_that_makes_no_box_is_refused(spacing):
     with pytest.raises(BadOption):
         PERIODIC.wrapped(np.zeros((1, 2), np.int64), spacing)
 
@@ -159,7 +151,7 @@ def test_a_spacing_that_makes_no_box_is_refused(spacing: float) -> None:
     ],
     ids=["open", "periodic", "mixed", "gauge"],
 )
-def test_a_description_makes_it_again(frontend: Any) -> None:
+def test_a_description_makes_it_again(frontend):
     assert frontend_of(frontend.describe()) == frontend
 
 
@@ -188,6 +180,6 @@ OPENS = ["open"] * 2
         SCALAR | {"topology": {"boundary": OPENS, "extents": [1.0, 1.0], "more": 1}},
     ],
 )
-def test_what_no_description_says_is_a_bad_field(described: Any) -> None:
+def test_what_no_description_says_is_a_bad_field(described):
     with pytest.raises(BadField):
         frontend_of(described)

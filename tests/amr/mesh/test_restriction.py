@@ -1,7 +1,5 @@
 """Means and injections, against loops over sites."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 
@@ -32,7 +30,7 @@ def fine_sites(place: tuple[int, ...]) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("nd", [1, 2, 3])
-def test_the_parent_has_the_mean_of_what_it_covers(nd: int) -> None:
+def test_the_parent_has_the_mean_of_what_it_covers(nd):
     children = np.random.default_rng(nd).integers(-999, 999, (2**nd, 4**nd)).astype(np.float64)
     parent = restrict(children, scalar(nd))
     injected = inject(parent, scalar(nd))
@@ -42,14 +40,14 @@ def test_the_parent_has_the_mean_of_what_it_covers(nd: int) -> None:
         assert {injected[each] for each in covered} == {parent[site(place)]}
 
 
-def test_signs_of_zero_and_infinities_survive() -> None:
+def test_signs_of_zero_and_infinities_survive():
     frontend = scalar(1, np.complex128)
     children = np.full((2, 4), complex(-0.0, np.inf))
     assert restrict(children, frontend).tobytes() == children[0].tobytes()
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int64", "uint64"])
-def test_the_mean_of_whole_numbers_is_rounded_down_and_does_not_overflow(dtype: str) -> None:
+def test_the_mean_of_whole_numbers_is_rounded_down_and_does_not_overflow(dtype):
     most = np.iinfo(dtype).max
     children = np.full((4, 16), most, dtype)
     children[0, 0] = most - 3
@@ -61,6 +59,6 @@ def test_the_mean_of_whole_numbers_is_rounded_down_and_does_not_overflow(dtype: 
         assert restrict(children, scalar(1, np.int8)).tolist() == [-2, -6, 3, 3]
 
 
-def test_half_precision_is_summed_in_single() -> None:
+def test_half_precision_is_summed_in_single():
     children = np.full((4, 16), 60000, np.float16)
     assert restrict(children, scalar(2, np.float16)).tolist() == children[0].tolist()

@@ -1,7 +1,5 @@
 """Blocks are inserted, die, are refined, coarsened, reordered; a refusal changes nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from itertools import product
 from typing import Any
@@ -48,21 +46,19 @@ def origins(tree: AMRTree, indices: Any) -> list[tuple[int, ...]]:
         *((1.0, True, 0, "64"), (1.0, 28, 5, "32")),
     ],
 )
-def test_a_tree_of_such_geometry_is_refused(
-    spacing: float, bits: Any, level: Any, told: str
-) -> None:
+def test_a_tree_of_such_geometry_is_refused(spacing, bits, level, told):
     with pytest.raises(BadOption, match=told):
         AMRTree(SCALAR, spacing, bits, level)
 
 
-def test_bits_and_levels_fit_into_a_key() -> None:
+def test_bits_and_levels_fit_into_a_key():
     assert AMRTree(SCALAR, 1.0, 28, 4).max_level == 4
     three = ScalarFrontend(3, 4, OpenTopology(3, (8.0,) * 3))
     with pytest.raises(BadOption, match="21"):
         AMRTree(three, 1.0, 20, 2)
 
 
-def test_the_highest_level_may_be_set_later() -> None:
+def test_the_highest_level_may_be_set_later():
     tree, _ = new(max_level=0)
     tree.insert_block((0, 0), 0)
     with pytest.raises(MaxRefinementExceeded):
@@ -86,7 +82,7 @@ def test_the_highest_level_may_be_set_later() -> None:
         *(((2**64, 0), 0), ((0, 0), 4), ((0, 0), -1)),
     ],
 )
-def test_no_block_is_inserted_at(origin: Any, level: Any) -> None:
+def test_no_block_is_inserted_at(origin, level):
     tree, arena = new()
     with pytest.raises(BadBlock):
         tree.insert_block(origin, level)
@@ -95,7 +91,7 @@ def test_no_block_is_inserted_at(origin: Any, level: Any) -> None:
     assert (len(tree), arena.free_count) == (0, 8)
 
 
-def test_a_far_place_is_not_found_under_the_key_of_a_near_one() -> None:
+def test_a_far_place_is_not_found_under_the_key_of_a_near_one():
     tree, _ = new()
     tree.insert_block(np.array([4, 0], np.uint64), np.int8(0))  # type: ignore[arg-type]
     assert tree.find((4, 0), 0) == tree.find(np.array([4, 0]), np.uint8(0)) == 0  # type: ignore[arg-type]
@@ -160,7 +156,7 @@ REFUSALS: dict[str, tuple[Callable[[], State], Action, Any]] = {
 
 
 @pytest.mark.parametrize("name", REFUSALS)
-def test_what_is_refused_changes_nothing(name: str) -> None:
+def test_what_is_refused_changes_nothing(name):
     make, action, error = REFUSALS[name]
     tree, arena = make()
     before = saved(tree, arena)
@@ -172,7 +168,7 @@ def test_what_is_refused_changes_nothing(name: str) -> None:
 # Refining, coarsening, reordering
 
 
-def test_coarsening_takes_a_slot_first_and_frees_those_of_the_children_in_order() -> None:
+def test_coarsening_takes_a_slot_first_and_frees_those_of_the_children_in_order():
     tree, arena = new()
     children = _children(tree)
     for number, child in enumerate(children):
@@ -209,7 +205,7 @@ CHANGES: dict[str, Callable[[AMRTree, FieldArena], Any]] = {
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_inside_apply_nothing_is_saved_or_changed(name: str) -> None:
+def test_inside_apply_nothing_is_saved_or_changed(name):
     tree, arena = worn()
     before = saved(tree, arena)
     with pytest.raises(GhostsInUse):
@@ -234,9 +230,7 @@ def blocks(draw: Any) -> tuple[list[int], int, int, int]:
 
 
 @given(blocks())
-def test_one_key_and_many_keys_are_the_interleaved_digits(
-    block: tuple[list[int], int, int, int],
-) -> None:
+def test_one_key_and_many_keys_are_the_interleaved_digits(block):
     origin, level, block_size, bits = block
     expected = plain_morton(origin, level, block_size, bits)
     assert key_of(origin, level, block_size, bits) == (expected, level)
@@ -245,7 +239,7 @@ def test_one_key_and_many_keys_are_the_interleaved_digits(
 
 
 @pytest.mark.parametrize("level", [64, 200, 255])
-def test_levels_that_no_tree_has_do_no_harm(level: int) -> None:
+def test_levels_that_no_tree_has_do_no_harm(level):
     records = np.zeros(2, block_dtype(3))
     records["level"] = level
     records["origin"] = 2**64 - 1

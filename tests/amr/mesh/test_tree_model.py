@@ -1,7 +1,5 @@
 """Trees driven at random, against plain lists, and saved and loaded on the way."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -3,8 +3,6 @@
 It is slow and knows nothing of NumPy; fields and links are lists of numbers.
 """
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import dataclass, field
 from typing import Any

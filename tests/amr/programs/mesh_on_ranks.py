@@ -5,8 +5,6 @@
 Each rank writes FOLDER/RANK.json.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import sys

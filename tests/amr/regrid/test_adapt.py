@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -136,7 +134,7 @@ def bumpy_mesh(seed: int, of: Any) -> Any:
 
 
 @pytest.mark.parametrize("of", MESHES)
-def test_the_mesh_is_the_one_found_block_by_block(of: Any) -> None:
+def test_the_mesh_is_the_one_found_block_by_block(of):
     reports = []
     for seed in (0, 4, 6):
         tree, arena = bumpy_mesh(seed, of)
@@ -155,14 +153,14 @@ def test_the_mesh_is_the_one_found_block_by_block(of: Any) -> None:
     assert sum(report.coarsened for report in reports) > 0
 
 
-def test_a_mesh_that_nothing_is_done_to_is_left_as_it_is() -> None:
+def test_a_mesh_that_nothing_is_done_to_is_left_as_it_is():
     tree, arena = bumpy_mesh(0, MESHES[1])
     before = tree.blocks.tobytes(), tree.field_slots.tobytes(), arena.storage.tobytes()
     assert tree.adapt_mesh(arena, 1e9, 0.0) == Adapted(0, 0)
     assert (tree.blocks.tobytes(), tree.field_slots.tobytes(), arena.storage.tobytes()) == before
 
 
-def test_not_a_number_is_neither_steep_nor_flat() -> None:
+def test_not_a_number_is_neither_steep_nor_flat():
     tree, arena = empty_mesh()
     tree.insert_block((0, 0), 0)
     tree.refine_block(0)
@@ -172,7 +170,7 @@ def test_not_a_number_is_neither_steep_nor_flat() -> None:
     assert tree.adapt_mesh(arena, 1.0) == Adapted(0, 0)
 
 
-def test_an_unbalanced_mesh_is_balanced() -> None:
+def test_an_unbalanced_mesh_is_balanced():
     tree, arena = empty_mesh(base=2, max_level=3)
     for place in ((0, 0), (4, 0)):
         tree.insert_block(place, 0)
@@ -188,9 +186,7 @@ def test_an_unbalanced_mesh_is_balanced() -> None:
     [(64, (40 * 4, 0), 0, r"\(160,\s0\)"), (2, (4, 12), 2, r"\(4,\s12\)")],
     ids=["too far out to be refined", "in another block"],
 )
-def test_a_mesh_that_cannot_be_adapted_is_refused_and_left_as_it_is(
-    base: int, place: tuple[int, int], level: int, told: str
-) -> None:
+def test_a_mesh_that_cannot_be_adapted_is_refused_and_left_as_it_is(base, place, level, told):
     tree, arena = empty_mesh(base=base)
     tree.insert_block_with_field((0, 0), 0, arena)
     tree.insert_block_with_field(place, level, arena)
@@ -204,13 +200,13 @@ def test_a_mesh_that_cannot_be_adapted_is_refused_and_left_as_it_is(
 @pytest.mark.parametrize(
     "options", [(np.nan, 0.5), (-1.0, 0.5), ("steep", 0.5), (1.0, 1.5), (1.0, -0.1), (1.0, None)]
 )
-def test_a_threshold_that_is_none_is_refused(options: Any) -> None:
+def test_a_threshold_that_is_none_is_refused(options):
     tree, arena = random_mesh(0)
     with pytest.raises(BadOption, match=r"threshold=|hysteresis="):
         tree.adapt_mesh(arena, *options)
 
 
-def test_a_mesh_that_has_grown_on_one_rank_is_shared_out_by_hand() -> None:
+def test_a_mesh_that_has_grown_on_one_rank_is_shared_out_by_hand():
     def program(comm: Any) -> Any:
         tree, arena = empty_mesh(base=2)
         tree.insert_block_with_field((4 * comm.rank, 0), 0, arena)
@@ -230,7 +226,7 @@ def test_a_mesh_that_has_grown_on_one_rank_is_shared_out_by_hand() -> None:
     assert on_threads(2, program) == [(kinds, 4), (kinds, 1)]
 
 
-def test_ranks_must_agree_on_the_threshold() -> None:
+def test_ranks_must_agree_on_the_threshold():
     def program(comm: Any) -> None:
         tree, arena = random_mesh(3)
         repartition(tree, arena, comm)

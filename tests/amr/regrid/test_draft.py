@@ -1,7 +1,5 @@
 """Many blocks at once: the bytes are those of one by one, and what fails has changed nothing."""
 
-from __future__ import annotations
-
 import threading
 from typing import Any
 
@@ -22,7 +20,6 @@ from tests.amr.meshes import (
 )
 from tests.amr.tree_states import loaded, saved
 from tests.kit.rank_threads import on_threads
-from tests.kit.seams import Seams
 
 
 def adapt_slowly(tree: Any, arena: Any, threshold: float, hysteresis: float) -> None:
@@ -91,7 +88,7 @@ def scramble(tree: Any, arena: Any, rng: np.random.Generator) -> None:
 
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("of", MESHES)
-def test_an_adapted_mesh_has_the_bytes_of_one_adapted_block_by_block(of: Any, seed: int) -> None:
+def test_an_adapted_mesh_has_the_bytes_of_one_adapted_block_by_block(of, seed):
     tree, arena = random_mesh(seed, 6, holes=False, **of)
     while seed % 2 and arena.free_count:
         arena.alloc()  # a full arena grows on the way
@@ -130,9 +127,7 @@ def tight(tree: Any, arena: FieldArena) -> tuple[Any, FieldArena]:
 
 
 @pytest.mark.parametrize("gauge", [0, pytest.param(2, marks=pytest.mark.long)])
-def test_without_memory_for_any_array_the_mesh_is_the_old_one_or_the_new(
-    gauge: int, seams: Seams
-) -> None:
+def test_without_memory_for_any_array_the_mesh_is_the_old_one_or_the_new(gauge, seams):
     def adapt(tree: Any, arena: Any) -> None:
         assert tree.adapt_mesh(arena, 2.0, 0.7) == Adapted(1, 1)
 
@@ -143,7 +138,7 @@ def test_without_memory_for_any_array_the_mesh_is_the_old_one_or_the_new(
     assert saved(*found) == saved(*slow)
 
 
-def test_a_rank_without_memory_changes_nothing_on_any(seams: Seams) -> None:
+def test_a_rank_without_memory_changes_nothing_on_any(seams):
     memory = ShortMemory(seams)
 
     def program(comm: Any) -> None:
@@ -176,7 +171,7 @@ CHANGES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_change_without_memory_for_links_changes_nothing(change: str, seams: Seams) -> None:
+def test_a_change_without_memory_for_links_changes_nothing(change, seams):
     def make() -> Any:
         tree, arena = empty_mesh(gauge=2, base=4)
         arena.grow(32)
@@ -189,7 +184,7 @@ def test_a_change_without_memory_for_links_changes_nothing(change: str, seams: S
     assert fails_until_it_has_memory(seams, make, CHANGES[change])[0]
 
 
-def test_an_arena_without_memory_to_grow_is_full_and_stays_as_it_is(seams: Seams) -> None:
+def test_an_arena_without_memory_to_grow_is_full_and_stays_as_it_is(seams):
     tree, arena = random_mesh(3)
     before = saved(tree, arena)
     memory = ShortMemory(seams, left=0)
@@ -199,7 +194,7 @@ def test_an_arena_without_memory_to_grow_is_full_and_stays_as_it_is(seams: Seams
     assert saved(tree, arena) == before
 
 
-def test_a_slot_that_two_blocks_have_is_refused_and_nothing_changes() -> None:
+def test_a_slot_that_two_blocks_have_is_refused_and_nothing_changes():
     tree, arena = random_mesh(3, 6, holes=False)
     tree.field_slots[tree.live[-2:]] = tree.field_slots[tree.live[-1]]
     before = tree.blocks.tobytes(), tree.field_slots.tobytes(), arena.storage.tobytes()
@@ -208,7 +203,7 @@ def test_a_slot_that_two_blocks_have_is_refused_and_nothing_changes() -> None:
     assert (tree.blocks.tobytes(), tree.field_slots.tobytes(), arena.storage.tobytes()) == before
 
 
-def test_blocks_finer_than_the_highest_level_cannot_be_balanced_and_nothing_changes() -> None:
+def test_blocks_finer_than_the_highest_level_cannot_be_balanced_and_nothing_changes():
     tree, arena = empty_mesh(base=2)
     for place in ((0, 0), (4, 0)):
         tree.insert_block(place, 0)

@@ -7,8 +7,6 @@ of them, save it again as step AGAIN + STEP, and go on to the last step. Every r
 states that it has seen into files of its own in FOLDER, which has the store too.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -4,8 +4,6 @@ All arithmetic is on real numbers, one operation at a time: it is exactly rounde
 result does not depend on where in memory a number lies.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping, Sequence
 from itertools import product

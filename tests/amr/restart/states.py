@@ -1,7 +1,5 @@
 """The whole state of a simulation, section by section, and where two of them differ first."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What is wrong for one rank is refused on all of them, in the same words, and nothing is saved."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -105,7 +103,7 @@ FRONTENDS: dict[str, tuple[int, Any]] = {
 
 @pytest.mark.parametrize("on_all", [True, False])
 @pytest.mark.parametrize("field", FRONTENDS)
-def test_another_frontend_is_refused_with_what_differs(field: str, on_all: bool) -> None:
+def test_another_frontend_is_refused_with_what_differs(field, on_all):
     gauge, frontend = FRONTENDS[field]
 
     def load(rank: Rank) -> object:
@@ -163,14 +161,14 @@ CASES: dict[str, tuple[Callable[[Rank], object], type[StandfastError], str]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_every_refusal_is_of_one_kind_and_in_one_text_on_all_ranks(name: str) -> None:
+def test_every_refusal_is_of_one_kind_and_in_one_text_on_all_ranks(name):
     call, expected, told = CASES[name]
     kind, text = refused_on_ranks(call)
     assert kind is expected
     assert told in text
 
 
-def test_one_process_refuses_what_several_ranks_have_saved() -> None:
+def test_one_process_refuses_what_several_ranks_have_saved():
     backend = MemoryBackend()
 
     def save(comm: Any) -> None:

@@ -1,9 +1,6 @@
 """A snapshot on another number of ranks: the same blocks, the same digest, the same future."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -36,9 +33,7 @@ def _generators_kept() -> Iterator[None]:
         pytest.param(1, (4,), marks=pytest.mark.long),
     ],
 )
-def test_other_numbers_of_ranks_have_the_same_blocks_and_go_on_alike(
-    count: int, others: tuple[int, ...], name: str, tmp_path: Path
-) -> None:
+def test_other_numbers_of_ranks_have_the_same_blocks_and_go_on_alike(count, others, name, tmp_path):
     kind, step = SIMULATIONS[name], SHARED[name]
 
     def blocks(size: int) -> Any:

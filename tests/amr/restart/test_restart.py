@@ -1,7 +1,5 @@
 """A run of T steps equals k steps, a new process, and T - k steps: every byte of the state."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -37,9 +35,7 @@ def content(run: Run, step: int) -> Any:
         *(pytest.param(n, EVERY, id=f"{n}, every", marks=pytest.mark.long) for n in (1, 2, 3, 4)),
     ],
 )
-def test_a_run_goes_on_as_if_it_had_not_stopped(
-    count: int, after: list[str], tmp_path: Path
-) -> None:
+def test_a_run_goes_on_as_if_it_had_not_stopped(count, after, tmp_path):
     command = [sys.executable, "-m", "tests.amr.restart.program", str(tmp_path), str(count), *after]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -3,8 +3,6 @@
 No two ranks and no two steps have a section in common, and all have sections of the same sizes.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any

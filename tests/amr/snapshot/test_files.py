@@ -1,7 +1,5 @@
 """Snapshots of ranks that are threads: as `.sunc` files, and on other numbers of ranks."""
 
-from __future__ import annotations
-
 import errno
 from collections.abc import Callable
 from pathlib import Path
@@ -26,14 +24,11 @@ from standfast.errors import BadOption, DigestMismatch, DuplicateKey, RanksDisag
 from tests.amr.meshes import empty_mesh, fields_by_key, random_mesh
 from tests.amr.tree_states import saved, worn
 from tests.kit.rank_threads import on_threads
-from tests.kit.seams import Seams
 from tests.kit.stores import data_path, flip
 
 
 @pytest.mark.parametrize("kind", ["scalar", "vector", "u1"])
-def test_a_snapshot_is_exported_as_the_file_that_the_tree_writes(
-    kind: str, run: Any, tmp_path: Path
-) -> None:
+def test_a_snapshot_is_exported_as_the_file_that_the_tree_writes(kind, run, tmp_path):
     tree, arena = worn(kind)
     snapshot = Snapshot.save(run, 7, tree, arena)
     expected = saved(tree, arena)
@@ -55,7 +50,7 @@ def test_a_snapshot_is_exported_as_the_file_that_the_tree_writes(
     assert saved(found.tree, found.arena) == expected
 
 
-def test_a_long_export_is_compressed_whole(run: Any, tmp_path: Path) -> None:
+def test_a_long_export_is_compressed_whole(run, tmp_path):
     frontend = ScalarFrontend(2, 16, OpenTopology(2, (64.0, 64.0)))
     tree, arena = AMRTree(frontend, 1.0, 6, 2), FieldArena(frontend, 5000)
     arena.storage[:3000] = np.random.default_rng(0).random(arena.storage[:3000].shape)
@@ -73,7 +68,7 @@ def _unpacked(path: str) -> bytes:
     return data
 
 
-def test_every_rank_is_exported_to_a_file_of_its_own(run: Any, tmp_path: Path) -> None:
+def test_every_rank_is_exported_to_a_file_of_its_own(run, tmp_path):
     states = saved_by_threads(run, 3, lambda rank: random_mesh(rank, gauge=1))
     snapshot = Snapshot(run.checkpoint(1))
     paths = snapshot.export(tmp_path, extras=False)
@@ -83,7 +78,7 @@ def test_every_rank_is_exported_to_a_file_of_its_own(run: Any, tmp_path: Path) -
     assert names == [f"x_rank{n}.sunc.zst" for n in range(3)]
 
 
-def test_an_export_that_fails_leaves_the_old_file(run: Any, tmp_path: Path, seams: Seams) -> None:
+def test_an_export_that_fails_leaves_the_old_file(run, tmp_path, seams):
     snapshot = Snapshot.save(run, 1, *worn())
     target = tmp_path / "a.sunc.zst"
     target.write_bytes(b"old")
@@ -98,7 +93,7 @@ def test_an_export_that_fails_leaves_the_old_file(run: Any, tmp_path: Path, seam
     assert target.read_bytes() == b"old"
 
 
-def test_an_export_over_a_folder_replaces_no_file_of_another_rank(run: Any, tmp_path: Path) -> None:
+def test_an_export_over_a_folder_replaces_no_file_of_another_rank(run, tmp_path):
     saved_by_threads(run, 2, lambda rank: random_mesh(rank, gauge=1))
     snapshot = Snapshot(run.checkpoint(1))
     (tmp_path / "heat_rank0.sunc").write_bytes(b"old")
@@ -108,7 +103,7 @@ def test_an_export_over_a_folder_replaces_no_file_of_another_rank(run: Any, tmp_
     assert (tmp_path / "heat_rank0.sunc").read_bytes() == b"old"
 
 
-def test_of_several_ranks_all_files_appear_or_none(tmp_path: Path) -> None:
+def test_of_several_ranks_all_files_appear_or_none(tmp_path):
     run = Store(tmp_path / "store").run("heat")
     saved_by_threads(run, 3, lambda rank: random_mesh(rank, gauge=1))
     snapshot = Snapshot(run.checkpoint(1))
@@ -147,7 +142,7 @@ def _loaded_by_threads(run: Any, size: int) -> Any:
     return on_threads(size, program)
 
 
-def test_there_may_be_more_ranks_than_blocks(run: Any) -> None:
+def test_there_may_be_more_ranks_than_blocks(run):
     tree, arena = empty_mesh(gauge=1)
     tree.insert_block_with_field((0, 0), 0, arena)
     Snapshot.save(run, 1, tree, arena)
@@ -156,7 +151,7 @@ def test_there_may_be_more_ranks_than_blocks(run: Any) -> None:
     assert [free for _, _, free in found] == [1, 2, 2]
 
 
-def test_of_copies_that_ranks_hold_the_owners_counts(run: Any) -> None:
+def test_of_copies_that_ranks_hold_the_owners_counts(run):
     def made(rank: int) -> Any:
         tree, arena = empty_mesh()
         for place in ((0, 0), (4, 0)):
@@ -181,7 +176,7 @@ def of_one_key(rank: int) -> Any:
 @pytest.mark.parametrize(
     ("made", "error"), [(of_one_key, DuplicateKey), (lambda rank: random_mesh(rank), RanksDisagree)]
 )
-def test_meshes_of_their_own_are_not_shared_out_as_one(made: Any, error: Any, run: Any) -> None:
+def test_meshes_of_their_own_are_not_shared_out_as_one(made, error, run):
     saved_by_threads(run, 2, made)
     with pytest.raises(error):
         Snapshot.load(run, 1, reshard=True)

@@ -1,7 +1,5 @@
 """Existing `.sunc` files in a run: from one rank or several, onto any number of ranks."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -59,9 +57,7 @@ ORIGINALS: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("name", ORIGINALS)
-def test_a_file_of_the_original_becomes_a_checkpoint_of_a_run(
-    name: str, run: Any, tmp_path: Path
-) -> None:
+def test_a_file_of_the_original_becomes_a_checkpoint_of_a_run(name, run, tmp_path):
     frontend = ORIGINALS[name]()[0].frontend
     path = os.fsdecode(os.fsencode(tmp_path) + b"/\xff_step100.sunc")
     Path(path).write_bytes(golden(name))
@@ -77,9 +73,7 @@ def test_a_file_of_the_original_becomes_a_checkpoint_of_a_run(
 
 @FRONTENDS
 @pytest.mark.parametrize(("files", "importing", "loading"), [(3, 2, 2), (2, 3, 1), (1, 2, 3)])
-def test_files_of_some_ranks_go_on_on_others(
-    frontend: Any, files: int, importing: int, loading: int, run: Any, tmp_path: Path
-) -> None:
+def test_files_of_some_ranks_go_on_on_others(frontend, files, importing, loading, run, tmp_path):
     whole = refined(frontend)
     paths = written(tmp_path, divided(whole, files))
     steps = imported(run, importing, paths[::-1], frontend=frontend)
@@ -95,9 +89,7 @@ def test_files_of_some_ranks_go_on_on_others(
 
 
 @FRONTENDS
-def test_on_as_many_ranks_as_files_each_has_its_own_bit_for_bit(
-    frontend: Any, run: Any, tmp_path: Path
-) -> None:
+def test_on_as_many_ranks_as_files_each_has_its_own_bit_for_bit(frontend, run, tmp_path):
     paths = written(tmp_path, divided(refined(frontend), 3))
     imported(run, 1, paths, frontend=frontend, step=7)
 
@@ -114,9 +106,7 @@ def test_on_as_many_ranks_as_files_each_has_its_own_bit_for_bit(
     assert on_threads(3, program) == [Path(path).read_bytes() for path in paths]
 
 
-def test_files_of_different_steps_are_refused_with_the_step_of_each_rank(
-    run: Any, tmp_path: Path
-) -> None:
+def test_files_of_different_steps_are_refused_with_the_step_of_each_rank(run, tmp_path):
     states = divided(refined(), 3)
     paths = [*written(tmp_path, states, 200)[:1], *written(tmp_path, states, 100)[1:]]
     told = r"200.*step200_rank0\.sunc.*100.*step100_rank1\.sunc.*step100_rank2\.sunc"
@@ -126,7 +116,7 @@ def test_files_of_different_steps_are_refused_with_the_step_of_each_rank(
     assert run.checkpoints() == []
 
 
-def test_files_that_are_not_one_of_each_rank_are_refused(run: Any, tmp_path: Path) -> None:
+def test_files_that_are_not_one_of_each_rank_are_refused(run, tmp_path):
     paths = written(tmp_path, divided(refined(), 3))
     gone = format_ranked_path(tmp_path, "run", 100, 3)
     for some in (paths[1:], [paths[0], paths[2]], [*paths, paths[1]]):
@@ -167,8 +157,8 @@ AS_COMPLEX = ScalarFrontend(2, 4, GAUGE.topology, np.complex128, GAUGE.component
     ids="damaged bare cut zip other extension links frontend".split(),
 )
 def test_a_file_is_verified_and_checked_before_anything_is_saved(
-    change: Any, error: type[errors.StandfastError], options: Any, run: Any, tmp_path: Path
-) -> None:
+    change, error, options, run, tmp_path
+):
     path = tmp_path / "run_step1.sunc"
     TreeCheckpoint(SCALAR).write_to_file(*refined(), path, extras=True)
     sound = path.read_bytes()
@@ -189,16 +179,14 @@ def test_a_file_is_verified_and_checked_before_anything_is_saved(
     ],
     ids=repr,
 )
-def test_other_arguments_are_refused(
-    given: Any, error: type[errors.StandfastError], run: Any, tmp_path: Path
-) -> None:
+def test_other_arguments_are_refused(given, error, run, tmp_path):
     (path,) = written(tmp_path, [refined()])
     with pytest.raises(error):
         Snapshot.import_files(run, **{"paths": path, "frontend": SCALAR, **given})
     assert run.checkpoints() == []
 
 
-def test_ranks_that_import_different_files_or_steps_are_refused(run: Any, tmp_path: Path) -> None:
+def test_ranks_that_import_different_files_or_steps_are_refused(run, tmp_path):
     paths = written(tmp_path, divided(refined(), 2))
 
     def program(comm: Any) -> None:
@@ -211,7 +199,7 @@ def test_ranks_that_import_different_files_or_steps_are_refused(run: Any, tmp_pa
     assert run.checkpoints() == []
 
 
-def test_a_step_is_imported_once_unless_it_is_replaced(run: Any, tmp_path: Path) -> None:
+def test_a_step_is_imported_once_unless_it_is_replaced(run, tmp_path):
     (path,) = written(tmp_path, [refined()])
     Snapshot.import_files(run, path, frontend=SCALAR, metrics={"energy": 1.0}, best=True)
     with pytest.raises(errors.StepExists):
@@ -223,9 +211,7 @@ def test_a_step_is_imported_once_unless_it_is_replaced(run: Any, tmp_path: Path)
 
 
 @pytest.mark.parametrize("page", ["snapshots.md", "coming-from/su_n.md"])
-def test_the_example_of_an_import_runs_on_two_ranks(
-    page: str, run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_example_of_an_import_runs_on_two_ranks(page, run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     os.rename(written(tmp_path, [refined()])[0], "run_step100.sunc")
     lines = (ROOT / "docs" / page).read_text().splitlines()

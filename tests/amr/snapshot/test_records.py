@@ -1,7 +1,5 @@
 """Records of snapshots that no writer wrote: damage, and never a crash."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -55,7 +53,7 @@ JUNK: list[Any] = [
 
 
 @pytest.mark.parametrize("path", _paths(_state()), ids=lambda path: ".".join(map(str, path)))
-def test_junk_anywhere_in_a_record_is_refused_or_harmless(path: tuple[Any, ...], run: Any) -> None:
+def test_junk_anywhere_in_a_record_is_refused_or_harmless(path, run):
     state = _state()
     refused = 0
     for step, junk in enumerate(JUNK):
@@ -108,7 +106,7 @@ HOSTILE: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
 
 
 @pytest.mark.parametrize("case", HOSTILE)
-def test_a_record_that_no_writer_wrote_is_damage(case: str, run: Any) -> None:
+def test_a_record_that_no_writer_wrote_is_damage(case, run):
     change, told = HOSTILE[case]
     state = _state()
     change(state)

@@ -1,7 +1,5 @@
 """Snapshots of one rank, and of ranks that are threads: what is kept, and what is refused."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -39,7 +37,7 @@ def run_on_disk(tmp_path: Path) -> Any:
 
 
 @pytest.mark.parametrize("kind", ["scalar", "vector", "u1", "su2"])
-def test_what_is_loaded_is_what_was_saved(kind: str, run: Any) -> None:
+def test_what_is_loaded_is_what_was_saved(kind, run):
     tree, arena = worn(kind)
     values = {"beta": 2.5, "seen": [1, (2, None)], "means": np.arange(3.0)}
     snapshot = Snapshot.save(run, 7, tree, arena, time=0.1 + 0.2, values=values)
@@ -60,7 +58,7 @@ def test_what_is_loaded_is_what_was_saved(kind: str, run: Any) -> None:
         found.arena.defragment(found.tree)
 
 
-def test_an_empty_tree_and_an_arena_without_slots_come_back(run: Any) -> None:
+def test_an_empty_tree_and_an_arena_without_slots_come_back(run):
     for step, (tree, arena) in enumerate((empty_mesh(), empty_mesh(gauge=2))):
         arena = FieldArena(tree.frontend, 4 * step)
         Snapshot.save(run, step, tree, arena)
@@ -68,7 +66,7 @@ def test_an_empty_tree_and_an_arena_without_slots_come_back(run: Any) -> None:
         assert saved(found.tree, found.arena) == saved(tree, arena)
 
 
-def test_generators_go_on_where_they_were(run: Any) -> None:
+def test_generators_go_on_where_they_were(run):
     own: dict[str, Any] = {
         "self": np.random.default_rng(1),
         "philox": np.random.Generator(np.random.Philox(2)),
@@ -91,7 +89,7 @@ def test_generators_go_on_where_they_were(run: Any) -> None:
     assert [draw() for draw in draws for _ in range(3)] == expected
 
 
-def test_other_generators_than_were_saved_are_refused_and_none_is_changed(run: Any) -> None:
+def test_other_generators_than_were_saved_are_refused_and_none_is_changed(run):
     a, b = np.random.default_rng(1), np.random.default_rng(2)
     Snapshot.save(run, 1, *worn(), random={"a": a, "b": b})
     a.random()
@@ -109,7 +107,7 @@ def test_other_generators_than_were_saved_are_refused_and_none_is_changed(run: A
 # How it is stored
 
 
-def test_only_slabs_that_changed_are_written_again(run_on_disk: Any) -> None:
+def test_only_slabs_that_changed_are_written_again(run_on_disk):
     frontend = ScalarFrontend(2, 16, OpenTopology(2, (64.0, 64.0)))
     tree, arena = AMRTree(frontend, 1.0, 6, 2), FieldArena(frontend, 1536)
     arena.storage[:] = np.random.default_rng(0).random(arena.storage.shape)
@@ -130,7 +128,7 @@ def test_only_slabs_that_changed_are_written_again(run_on_disk: Any) -> None:
 # Which one is loaded
 
 
-def test_a_snapshot_is_found_by_step_tag_best_and_latest(run: Any) -> None:
+def test_a_snapshot_is_found_by_step_tag_best_and_latest(run):
     with pytest.raises(errors.RefNotFound):
         Snapshot.load(run)
     for step in (1, 2, 3):
@@ -142,7 +140,7 @@ def test_a_snapshot_is_found_by_step_tag_best_and_latest(run: Any) -> None:
         Snapshot.load(run, "other")
 
 
-def test_the_latest_falls_back_to_one_that_is_intact(run_on_disk: Any) -> None:
+def test_the_latest_falls_back_to_one_that_is_intact(run_on_disk):
     for step in (1, 2):
         tree, arena = worn()
         arena.storage[:] = step
@@ -180,7 +178,7 @@ WRONG: dict[str, tuple[Callable[[Any, Any, Any], object], str]] = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_wrong_arguments_are_named_and_nothing_is_saved(name: str, run: Any) -> None:
+def test_wrong_arguments_are_named_and_nothing_is_saved(name, run):
     wrong, told = WRONG[name]
     with pytest.raises(errors.BadOption, match=told):
         wrong(run, *worn())
@@ -198,7 +196,7 @@ def test_wrong_arguments_are_named_and_nothing_is_saved(name: str, run: Any) -> 
     ],
     ids=["dtype", "length", "list", "slots", "links"],
 )
-def test_a_mesh_with_other_arrays_is_refused(name: str, other: Any, run: Any) -> None:
+def test_a_mesh_with_other_arrays_is_refused(name, other, run):
     tree, arena = worn("u1")
     if name == "links":
         tree._links = other(tree._links)
@@ -211,7 +209,7 @@ def test_a_mesh_with_other_arrays_is_refused(name: str, other: Any, run: Any) ->
     assert run.checkpoints() == []
 
 
-def test_ranks_that_are_not_those_of_the_shard_are_refused(run: Any) -> None:
+def test_ranks_that_are_not_those_of_the_shard_are_refused(run):
     def program(comm: Any) -> None:
         tree, arena = random_mesh(3)
         shard = ShardContext.from_tree(tree, comm, "morton_contiguous")
@@ -226,7 +224,7 @@ def test_ranks_that_are_not_those_of_the_shard_are_refused(run: Any) -> None:
     assert run.checkpoints() == []
 
 
-def test_a_checkpoint_that_is_no_snapshot_is_refused(run: Any) -> None:
+def test_a_checkpoint_that_is_no_snapshot_is_refused(run):
     run.save(1, {"weight": np.ones(3)})
     run.save(2, {"simulation": {"format": "standfast snapshot 9"}})
     for step in (1, 2):
@@ -235,7 +233,7 @@ def test_a_checkpoint_that_is_no_snapshot_is_refused(run: Any) -> None:
 
 
 @pytest.mark.parametrize("rows", [20_000_000, 10**9])
-def test_sections_that_claim_more_than_is_stored_are_refused(rows: int, run_on_disk: Any) -> None:
+def test_sections_that_claim_more_than_is_stored_are_refused(rows, run_on_disk):
     run = run_on_disk
     Snapshot.save(run, 1, *worn())
     state = run.load(1)
@@ -251,9 +249,7 @@ def test_sections_that_claim_more_than_is_stored_are_refused(rows: int, run_on_d
 
 
 @pytest.mark.parametrize("wrong", ["run", "tree", "arena"])
-def test_a_wrong_argument_on_one_rank_is_refused_on_all(
-    wrong: str, run: Any, tmp_path: Path
-) -> None:
+def test_a_wrong_argument_on_one_rank_is_refused_on_all(wrong, run, tmp_path):
     path = tmp_path / "a_step1.sunc"
     path.write_bytes(saved(*worn()))
 
@@ -276,7 +272,7 @@ def test_a_wrong_argument_on_one_rank_is_refused_on_all(
     assert run.checkpoints() == []
 
 
-def test_an_export_is_compressed_if_its_name_says_so(run: Any, tmp_path: Path) -> None:
+def test_an_export_is_compressed_if_its_name_says_so(run, tmp_path):
     (path,) = Snapshot.save(run, 1, *worn()).export(tmp_path / "x.sunc.zst")
     assert path == str(tmp_path / "x.sunc.zst")
     with pytest.raises(errors.UnknownFormat, match="zstd"):

@@ -1,7 +1,5 @@
 """Checkpoints of trees in streams and files: the same state, bit for bit, or an error."""
 
-from __future__ import annotations
-
 import io
 import struct
 import tracemalloc
@@ -93,7 +91,7 @@ def read(request: pytest.FixtureRequest, tmp_path: Path) -> Read:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_saved_loaded_and_saved_again_gives_the_same_bytes(kind: str) -> None:
+def test_saved_loaded_and_saved_again_gives_the_same_bytes(kind):
     tree, arena = worn(kind)
     for change in (lambda: None, tree.reorder, lambda: arena.defragment(tree), arena.grow):
         change()
@@ -110,7 +108,7 @@ def test_saved_loaded_and_saved_again_gives_the_same_bytes(kind: str) -> None:
     "dtype",
     "float64 float32 float16 complex128 complex64 int64 int32 int16 int8 uint64 uint8".split(),
 )
-def test_fields_of_any_dtype_come_back(dtype: str) -> None:
+def test_fields_of_any_dtype_come_back(dtype):
     frontend = ScalarFrontend(1, 4, OpenTopology(1, (8.0,)), dtype)
     tree, arena = AMRTree(frontend, 1.0, 4, 2), FieldArena(frontend, 3)
     tree.insert_block_with_field((4,), 0, arena)
@@ -125,7 +123,7 @@ def test_fields_of_any_dtype_come_back(dtype: str) -> None:
 
 @pytest.mark.parametrize("kind", [AMRTree, GaugeTree])
 @pytest.mark.parametrize("slots", [0, 2])
-def test_an_empty_tree_comes_back(kind: Any, slots: int, read: Read) -> None:
+def test_an_empty_tree_comes_back(kind, slots, read):
     data = saved(kind(SU2, 1.0, 4, 2), FieldArena(SU2, slots))
     state = read(data, SU2, gauge=kind is GaugeTree)
     assert (len(state.tree), state.arena.max_blocks) == (0, slots)
@@ -133,7 +131,7 @@ def test_an_empty_tree_comes_back(kind: Any, slots: int, read: Read) -> None:
     assert len(read(data, SU2).tree) == 0
 
 
-def test_what_is_read_is_aligned_and_may_be_changed(read: Read, tmp_path: Path) -> None:
+def test_what_is_read_is_aligned_and_may_be_changed(read, tmp_path):
     data = saved(*worn("u1"))
     state = read(data, U1, gauge=True)
     parts = (state.tree.blocks, state.tree.field_slots, state.tree.links)
@@ -144,7 +142,7 @@ def test_what_is_read_is_aligned_and_may_be_changed(read: Read, tmp_path: Path) 
         assert path.read_bytes() == data
 
 
-def test_padding_means_nothing_and_is_written_as_zeros(read: Read) -> None:
+def test_padding_means_nothing_and_is_written_as_zeros(read):
     data = saved(*worn())
     padded = bytearray(data)
     padded[92 + 33 : 92 + 40] = b"padding"
@@ -157,9 +155,7 @@ def test_padding_means_nothing_and_is_written_as_zeros(read: Read) -> None:
 
 @pytest.mark.parametrize("most", [1, 7, 4096])
 @pytest.mark.parametrize("kind", KINDS)
-def test_streams_that_give_little_are_read_exactly_to_the_end_of_the_state(
-    kind: str, most: int
-) -> None:
+def test_streams_that_give_little_are_read_exactly_to_the_end_of_the_state(kind, most):
     tree, arena = worn(kind)
     data = saved(tree, arena)
     stream: Any = Trickle(data + data + b"rest", most)
@@ -172,7 +168,7 @@ def test_streams_that_give_little_are_read_exactly_to_the_end_of_the_state(
     assert stream.read(9) == b"rest"[:most]
 
 
-def test_a_stream_may_be_one_that_takes_little_and_can_only_be_written() -> None:
+def test_a_stream_may_be_one_that_takes_little_and_can_only_be_written():
     class Sink:
         data = b""
 
@@ -186,9 +182,7 @@ def test_a_stream_may_be_one_that_takes_little_and_can_only_be_written() -> None
     assert sink.data == saved(tree, arena)
 
 
-def test_paths_are_for_the_functions_with_file_in_their_name_and_streams_for_the_others(
-    tmp_path: Path,
-) -> None:
+def test_paths_are_for_the_functions_with_file_in_their_name_and_streams_for_the_others(tmp_path):
     (tree, arena), path, stream = worn("u1"), tmp_path / "a.sunc", io.BytesIO()
     checkpoint, like = TreeCheckpoint(tree.frontend), {"frontend": tree.frontend}
     path.write_bytes(b"old")
@@ -209,7 +203,7 @@ def test_paths_are_for_the_functions_with_file_in_their_name_and_streams_for_the
     assert (path.read_bytes(), stream.getvalue()) == (b"old", b"")
 
 
-def test_a_tree_checkpoint_stops_before_the_links(read: Read) -> None:
+def test_a_tree_checkpoint_stops_before_the_links(read):
     tree, arena = worn("u1")
     data = saved(tree, arena)
     state = read(data, U1)
@@ -221,7 +215,7 @@ def test_a_tree_checkpoint_stops_before_the_links(read: Read) -> None:
 
 
 @pytest.mark.parametrize("kind", ["scalar", "u1"])
-def test_a_stream_that_ends_anywhere_is_truncated(kind: str) -> None:
+def test_a_stream_that_ends_anywhere_is_truncated(kind):
     tree, arena = worn(kind)
     data = saved(tree, arena)
     end = payload_size(data)
@@ -231,7 +225,7 @@ def test_a_stream_that_ends_anywhere_is_truncated(kind: str) -> None:
             loaded(data[:cut], tree)
 
 
-def test_memory_grows_with_what_has_come_and_not_with_what_is_claimed() -> None:
+def test_memory_grows_with_what_has_come_and_not_with_what_is_claimed():
     data = bytearray(saved(*worn()))
     struct.pack_into("<QQQQ", data, 34, 2**30, 2**30, 2**40, 0)
     stream: Any = Trickle(bytes(data), 1 << 20)
@@ -248,7 +242,7 @@ def test_memory_grows_with_what_has_come_and_not_with_what_is_claimed() -> None:
 # Links
 
 
-def test_options_are_kept_on_the_tree_and_never_saved() -> None:
+def test_options_are_kept_on_the_tree_and_never_saved():
     tree, arena = worn("u1")
     data, spec = saved(tree, arena), LinkExchangeSpec(depth=2, corners=False)
     state = GaugeTree.read_checkpoint_with_options(
@@ -260,13 +254,13 @@ def test_options_are_kept_on_the_tree_and_never_saved() -> None:
 
 
 @pytest.mark.parametrize("rest", [b"", b"SUNC", b"other things"])
-def test_a_checkpoint_without_links_is_not_one_of_a_gauge_tree(rest: bytes, read: Read) -> None:
+def test_a_checkpoint_without_links_is_not_one_of_a_gauge_tree(rest, read):
     data = saved(*worn("u1"))
     with pytest.raises(errors.IncompatibleCheckpoint, match="LINK"):
         read(data[: payload_size(data)] + rest, U1, gauge=True)
 
 
-def test_links_of_another_group_are_seen_in_a_file(tmp_path: Path) -> None:
+def test_links_of_another_group_are_seen_in_a_file(tmp_path):
     (tmp_path / "state.sunc").write_bytes(saved(*worn("su2")))
     lookalike = GaugeFrontend(1, 2, 2, 4, TORUS)  # its fields are as large
     assert lookalike.field_bytes == SU2.field_bytes
@@ -275,7 +269,7 @@ def test_links_of_another_group_are_seen_in_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("at", "name"), [(4, "num_blocks"), (12, "links_per_block")])
-def test_links_are_counted_as_the_tree_says(at: int, name: str, read: Read) -> None:
+def test_links_are_counted_as_the_tree_says(at, name, read):
     data = bytearray(saved(*worn("u1")))
     struct.pack_into("<Q", data, payload_size(data) + at, 1)
     with pytest.raises(errors.BadField, match=name):
@@ -285,7 +279,7 @@ def test_links_are_counted_as_the_tree_says(at: int, name: str, read: Read) -> N
 # Files
 
 
-def test_a_file_has_no_digests_unless_they_are_asked_for(tmp_path: Path) -> None:
+def test_a_file_has_no_digests_unless_they_are_asked_for(tmp_path):
     tree, arena = worn()
     path = tmp_path / "state.sunc"
     checkpoint = TreeCheckpoint(SCALAR)
@@ -305,7 +299,7 @@ def test_a_file_has_no_digests_unless_they_are_asked_for(tmp_path: Path) -> None
         checkpoint.read_from_file(tmp_path / "model.safetensors")
 
 
-def test_an_unknown_extension_is_left_alone(tmp_path: Path) -> None:
+def test_an_unknown_extension_is_left_alone(tmp_path):
     tree, arena = worn()
     path = tmp_path / "state.sunc"
     path.write_bytes(saved(tree, arena) + b"what another program knows")
@@ -313,7 +307,7 @@ def test_an_unknown_extension_is_left_alone(tmp_path: Path) -> None:
     assert saved(state.tree, state.arena) == saved(tree, arena)
 
 
-def test_a_refused_write_leaves_the_old_file(tmp_path: Path) -> None:
+def test_a_refused_write_leaves_the_old_file(tmp_path):
     tree, arena = worn()
     path = tmp_path / "state.sunc"
     TreeCheckpoint(SCALAR).write_to_file(tree, arena, path)
@@ -325,7 +319,7 @@ def test_a_refused_write_leaves_the_old_file(tmp_path: Path) -> None:
     assert [each.name for each in tmp_path.iterdir()] == ["state.sunc"]
 
 
-def test_a_file_is_written_and_read_without_copies_of_the_fields(tmp_path: Path) -> None:
+def test_a_file_is_written_and_read_without_copies_of_the_fields(tmp_path):
     frontend = ScalarFrontend(2, 64, OpenTopology(2, (64.0, 64.0)))
     tree, arena = AMRTree(frontend, 1.0, 4, 2), FieldArena(frontend, 1000)
     tree.insert_block_with_field((0, 0), 0, arena)
@@ -357,7 +351,7 @@ OTHERS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_a_state_of_another_kind_of_tree_is_incompatible(name: str, read: Read) -> None:
+def test_a_state_of_another_kind_of_tree_is_incompatible(name, read):
     data = saved(*worn())
     with pytest.raises(errors.IncompatibleCheckpoint, match=name):
         read(data, OTHERS[name])
@@ -383,7 +377,7 @@ HEADERS: dict[str, tuple[int, str, Any, type[errors.StandfastError]]] = {
 
 
 @pytest.mark.parametrize("name", HEADERS)
-def test_the_errors_of_the_original_have_names_of_ours(name: str, read: Read) -> None:
+def test_the_errors_of_the_original_have_names_of_ours(name, read):
     offset, letter, value, error = HEADERS[name]
     data = bytearray(saved(*worn()))
     struct.pack_into(f"<{letter}", data, offset, value)
@@ -393,7 +387,7 @@ def test_the_errors_of_the_original_have_names_of_ours(name: str, read: Read) ->
     assert str(caught.value).count("state.sunc") <= 1
 
 
-def test_a_tree_of_another_kind_is_not_written(tmp_path: Path) -> None:
+def test_a_tree_of_another_kind_is_not_written(tmp_path):
     (tree, arena), other = worn(), ScalarFrontend(2, 4, OpenTopology(2, (8.0, 8.0)))
     path, gauge = tmp_path / "state.sunc", worn("u1")
     for write in (
@@ -416,7 +410,7 @@ STATES: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("name", STATES)
-def test_a_state_built_by_operations_gives_the_golden_bytes_and_comes_back(name: str) -> None:
+def test_a_state_built_by_operations_gives_the_golden_bytes_and_comes_back(name):
     tree, arena = STATES[name]()
     assert saved(tree, arena) == golden(name)
     state = loaded(golden(name), tree)
@@ -424,7 +418,7 @@ def test_a_state_built_by_operations_gives_the_golden_bytes_and_comes_back(name:
     assert saved(state.tree, state.arena) == golden(name)
 
 
-def test_the_golden_scalar_file_is_read_as_the_state_that_it_tells() -> None:
+def test_the_golden_scalar_file_is_read_as_the_state_that_it_tells():
     state = TreeCheckpoint(SCALAR).read(io.BytesIO(golden("sunc_scalar_2d")))
     tree, arena = state.tree, state.arena
     assert (tree.base_spacing, tree.bits_per_dim, tree.max_level) == (0.5, 4, 6)
@@ -440,7 +434,7 @@ def test_the_golden_scalar_file_is_read_as_the_state_that_it_tells() -> None:
     assert arena.alloc() == 3
 
 
-def test_ghosts_of_a_channel_are_those_of_the_first_implementation() -> None:
+def test_ghosts_of_a_channel_are_those_of_the_first_implementation():
     """The original leaves ghosts beyond a wall as they were, here zero."""
     state = TreeCheckpoint(MIXED).read(io.BytesIO(golden("sunc_mixed_2d")))
     ghosts = state.tree.fill_ghosts(state.arena)
@@ -450,7 +444,7 @@ def test_ghosts_of_a_channel_are_those_of_the_first_implementation() -> None:
     )
 
 
-def test_ghosts_of_vectors_are_those_of_the_first_implementation_between_equal_levels() -> None:
+def test_ghosts_of_vectors_are_those_of_the_first_implementation_between_equal_levels():
     state = TreeCheckpoint(VECTOR).read(io.BytesIO(golden("sunc_vector_2d")))
     ghosts = state.tree.fill_ghosts(state.arena)
     data = (GOLDEN / "sunc_vector_2d.ghosts").read_bytes()

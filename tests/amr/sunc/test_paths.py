@@ -1,7 +1,5 @@
 """Names of files, and one step for all ranks."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any
@@ -24,14 +22,14 @@ from tests.amr.tree_states import VECTOR
 from tests.kit.rank_threads import on_threads
 
 
-def test_paths_are_the_originals() -> None:
+def test_paths_are_the_originals():
     assert format_path("checkpoints", "run", 100) == "checkpoints/run_step100.sunc"
     assert format_ranked_path("checkpoints", "run", 100, 0) == "checkpoints/run_step100_rank0.sunc"
     assert format_ranked_path(Path("a/b"), "x", 7, 12) == "a/b/x_step7_rank12.sunc"
 
 
 @pytest.mark.parametrize("step", [-1, 1.0, "1", None, True, 2**64])
-def test_a_step_and_a_rank_are_whole_numbers(step: Any) -> None:
+def test_a_step_and_a_rank_are_whole_numbers(step):
     with pytest.raises(BadOption, match="step="):
         format_path("checkpoints", "run", step)
     with pytest.raises(BadOption, match="rank="):
@@ -42,7 +40,7 @@ def test_a_step_and_a_rank_are_whole_numbers(step: Any) -> None:
 
 
 @pytest.mark.parametrize("strict", [False, True])
-def test_the_step_decides_whether_a_checkpoint_is_due(strict: bool) -> None:
+def test_the_step_decides_whether_a_checkpoint_is_due(strict):
     schedule = Schedule(100, start=0)
     assert schedule.should_checkpoint(broadcast_checkpoint_step(None, 0, 300, strict=strict))
     assert not schedule.should_checkpoint(broadcast_checkpoint_step(SingleRank(), 0, 301))
@@ -52,9 +50,7 @@ def test_the_step_decides_whether_a_checkpoint_is_due(strict: bool) -> None:
         broadcast_checkpoint_step(None, 1, 5, strict=strict)
 
 
-def test_each_rank_writes_its_own_file_and_rebuilds_the_shard_after_a_restart(
-    tmp_path: Path,
-) -> None:
+def test_each_rank_writes_its_own_file_and_rebuilds_the_shard_after_a_restart(tmp_path):
 
     def program(comm: Any) -> None:
         tree, arena = AMRTree(VECTOR, 1.0, 4, 8), FieldArena(VECTOR, 4)

@@ -1,18 +1,12 @@
 """`diff` inside a store: what differs between two runs, and between their checkpoints."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 from standfast import Store
 from standfast.display.output import hash_text
 from standfast.store.schema import names
-from tests.cli.conftest import Cli
 from tests.cli.experiments import HP, make_experiments, make_run
-from tests.kit.cli import Terminal, at, call, copy_of
+from tests.kit.cli import at, call, copy_of
 
 
 @pytest.fixture(scope="module")
@@ -29,9 +23,7 @@ def section(lines: list[str], title: str) -> list[str]:
     return [line.strip() for line in rest[: inside.index(False) if False in inside else None]]
 
 
-def test_the_group_of_the_hash_that_differs_is_marked(
-    store: Store, cli: Cli, terminal: Terminal
-) -> None:
+def test_the_group_of_the_hash_that_differs_is_marked(store, cli, terminal):
     base, wide = (hash_text(store.find_run(name).hash) for name in ("base", "wide"))
     done = cli("diff", "base@300", "wide")
     assert done.code == 3
@@ -42,7 +34,7 @@ def test_the_group_of_the_hash_that_differs_is_marked(
     assert "^" not in shown
 
 
-def test_each_kind_of_change_has_a_section(store: Store, cli: Cli) -> None:
+def test_each_kind_of_change_has_a_section(store, cli):
     lines = cli("diff", "base@400", "low@400").lines
     assert section(lines, "hyperparameters") == ["lr: 0.1 → 0.01"]
     assert lines[5:] == ["2 tensors have the same digests in both (verify reads them)"]
@@ -70,7 +62,7 @@ def test_each_kind_of_change_has_a_section(store: Store, cli: Cli) -> None:
     assert found["layers"]["tensors"]["layer.weight"]["after"]["shape"] == [5, 4]
 
 
-def test_a_run_without_a_checkpoint_can_be_compared(cli: Cli) -> None:
+def test_a_run_without_a_checkpoint_can_be_compared(cli):
     done = cli("diff", "empty", "base")
     assert done.code == 3
     assert done.lines[0].startswith("empty, no checkpoint  ")
@@ -85,9 +77,7 @@ def test_a_run_without_a_checkpoint_can_be_compared(cli: Cli) -> None:
         assert cli("diff", before, "base").code == 2
 
 
-def test_layers_that_nobody_described_are_those_of_the_tensors(
-    store: Store, tmp_path: Path
-) -> None:
+def test_layers_that_nobody_described_are_those_of_the_tensors(store, tmp_path):
     copy = copy_of(store, tmp_path / "copy")
     copy.backend.delete([names.architecture_file(copy.find_run("base").hash)])
     lines = call("diff", "base", "wide", *at(copy)).lines
@@ -97,7 +87,7 @@ def test_layers_that_nobody_described_are_those_of_the_tensors(
     assert section(lines, "samples") == ["not the same, and not described"]
 
 
-def test_what_is_not_in_the_hash_is_said_to_be_so(tmp_path: Path) -> None:
+def test_what_is_not_in_the_hash_is_said_to_be_so(tmp_path):
     store = Store(tmp_path / "store")
     make_run(store, "one", range(1, 2), {**HP, "root_log_dir": "a"})
     make_run(store, "two", range(1, 2), {**HP, "root_log_dir": "b", "lr": 1})
@@ -116,7 +106,7 @@ def test_what_is_not_in_the_hash_is_said_to_be_so(tmp_path: Path) -> None:
     assert section(lines, "hyperparameters")[-1] == "trial: — → 2"
 
 
-def test_metrics_that_look_the_same_have_all_their_digits(tmp_path: Path) -> None:
+def test_metrics_that_look_the_same_have_all_their_digits(tmp_path):
     store = Store(tmp_path / "store")
     with store.run("one") as run:
         run.save(1, {}, {"loss": 0.1, "seen": 1})
@@ -130,7 +120,7 @@ def test_metrics_that_look_the_same_have_all_their_digits(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("given", [{"hp": HP}, {"data": 1}, {}], ids=["hp", "data", "alone"])
-def test_a_name_is_no_hyperparameter_that_changed(tmp_path: Path, given: dict[str, Any]) -> None:
+def test_a_name_is_no_hyperparameter_that_changed(tmp_path, given):
     store = Store(tmp_path / "store")
     first = store.run("seed0", **given)
     second = store.run("seed1", **given, parent=first.save(1, {}))

@@ -1,7 +1,5 @@
 """`standfast export --package`."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path
@@ -11,7 +9,6 @@ import pytest
 from standfast import Store
 from standfast.packages.model.files import load_model_folder
 from standfast.packages.store import save_to_store
-from tests.cli.conftest import Cli
 from tests.kit.cli import flip_in
 from tests.packages import hugging
 from tests.packages.stored_models import TINY, bits, model
@@ -39,7 +36,7 @@ def files(tmp_path: Path) -> list[str]:
     return [str(each) for each in named]
 
 
-def test_a_package_is_written_and_described(store: Store, cli: Cli, tmp_path: Path) -> None:
+def test_a_package_is_written_and_described(store, cli, tmp_path):
     folder = tmp_path / "package"
     done = cli("export", "--package", "gpt@1", folder)
     assert (done.code, done.err) == (0, "")
@@ -50,9 +47,7 @@ def test_a_package_is_written_and_described(store: Store, cli: Cli, tmp_path: Pa
     assert bits(load_model_folder(folder)[0]) == bits(model(1))
 
 
-def test_what_the_checkpoint_does_not_say_comes_from_files(
-    store: Store, cli: Cli, files: list[str], tmp_path: Path
-) -> None:
+def test_what_the_checkpoint_does_not_say_comes_from_files(store, cli, files, tmp_path):
     store.run("gpt").save(4, {"ema": model(4).state_dict(), "optimizer": {"lr": 0.5}})
     shards = ("--part", "ema", "--max-shard-size", "20kB")
     for step, options in ((2, ()), (3, ()), (4, shards)):
@@ -67,7 +62,7 @@ def test_what_the_checkpoint_does_not_say_comes_from_files(
         assert not (tmp_path / "package").exists()
 
 
-def test_a_quantized_package_shows_what_it_saves_and_costs(cli: Cli, tmp_path: Path) -> None:
+def test_a_quantized_package_shows_what_it_saves_and_costs(cli, tmp_path):
     done = cli("export", "--package", "gpt@1", tmp_path / "a", "--quantize", "int8")
     assert done.code == 0
     assert re.match(r"quantized   int8: .* for 47\.6 kB; .* 0\.00", done.lines[1])
@@ -80,9 +75,7 @@ def test_a_quantized_package_shows_what_it_saves_and_costs(cli: Cli, tmp_path: P
     assert done.json["files"] == {name: sizes[name] for name in sizes if name != "manifest.json"}
 
 
-def test_a_folder_is_replaced_only_with_yes(
-    store: Store, cli: Cli, files: list[str], tmp_path: Path
-) -> None:
+def test_a_folder_is_replaced_only_with_yes(store, cli, files, tmp_path):
     folder = tmp_path / "package"
     cli("export", "--package", "gpt@1", folder)
     replacing = ("export", "--package", "gpt@2", folder, *files)
@@ -113,9 +106,7 @@ def test_a_folder_is_replaced_only_with_yes(
         ("--package --part optimizer", "--part"),
     ],
 )
-def test_options_that_make_no_sense_are_refused(
-    cli: Cli, tmp_path: Path, options: str, told: str
-) -> None:
+def test_options_that_make_no_sense_are_refused(cli, tmp_path, options, told):
     done = cli("export", "gpt@1", tmp_path / "package", *options.split())
     assert done.code == 2
     assert told in done.err

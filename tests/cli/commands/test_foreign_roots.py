@@ -1,7 +1,5 @@
 """Roots that weightslab wrote: what reads a store reads them, and what would write refuses."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -28,7 +26,7 @@ def root(tmp_path: Path) -> Writer:
     return writer
 
 
-def test_ls_of_what_weightslab_wrote() -> None:
+def test_ls_of_what_weightslab_wrote():
     before = everything_in(WEIGHTSLAB)
     first, _, *rows = call("ls", "--store", WEIGHTSLAB).lines
     assert f"`standfast import {WEIGHTSLAB} --store STORE`" in first
@@ -38,7 +36,7 @@ def test_ls_of_what_weightslab_wrote() -> None:
     assert everything_in(WEIGHTSLAB) == before
 
 
-def test_ls_of_experiments(root: Writer) -> None:
+def test_ls_of_experiments(root):
     listed = call("ls", "--json", "--store", root.path).json
     refs = [f"{FIRST}@1000000", f"{FIRST}@100", f"{SECOND}@7"]
     assert [entry["ref"] for entry in listed] == refs
@@ -66,7 +64,7 @@ def test_ls_of_experiments(root: Writer) -> None:
     assert "\x1b" not in done.out
 
 
-def test_show_has_the_tensors_of_the_file_and_the_configuration() -> None:
+def test_show_has_the_tensors_of_the_file_and_the_configuration():
     before = everything_in(WEIGHTSLAB)
     file = WEIGHTSLAB / "checkpoints" / "models" / "b5a79a78" / f"{WRITTEN}_step_000200.pt"
     done = call("show", "latest", "--store", WEIGHTSLAB)
@@ -81,7 +79,7 @@ def test_show_has_the_tensors_of_the_file_and_the_configuration() -> None:
     assert everything_in(WEIGHTSLAB) == before
 
 
-def test_diff_compares_tensors_and_settings(root: Writer) -> None:
+def test_diff_compares_tensors_and_settings(root):
     before, here = everything_in(root.path), ("--json", "--store", root.path)
     assert [run["run"] for run in call("log", *here).json] == [FIRST, SECOND]
     (history,) = call("log", "bert", *here).json
@@ -94,7 +92,7 @@ def test_diff_compares_tensors_and_settings(root: Writer) -> None:
     assert everything_in(root.path) == before
 
 
-def test_show_of_an_experiment(root: Writer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_show_of_an_experiment(root, monkeypatch):
     monkeypatch.delenv("STANDFAST_STORE", raising=False)
     monkeypatch.chdir(root.checkpoints)
     assert len(call("ls", "--json").json) == 3
@@ -119,9 +117,7 @@ def test_show_of_an_experiment(root: Writer, monkeypatch: pytest.MonkeyPatch) ->
     assert "model_state_dict.0.weight" in done.out
 
 
-def test_every_other_command_leaves_a_root_alone(
-    root: Writer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_other_command_leaves_a_root_alone(root, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     before = everything_in(root.path)
     for command in (
@@ -135,7 +131,7 @@ def test_every_other_command_leaves_a_root_alone(
         assert everything_in(root.path) == before, command
 
 
-def test_import_takes_a_root_over(root: Writer, tmp_path: Path) -> None:
+def test_import_takes_a_root_over(root, tmp_path):
     before = everything_in(root.path)
     target = tmp_path / "store"
     done = call("import", root.path, "--store", target)
@@ -155,7 +151,7 @@ def test_import_takes_a_root_over(root: Writer, tmp_path: Path) -> None:
     assert f"experiment {FIRST}" in call("show", FIRST, "--store", target).out
 
 
-def test_import_of_a_damaged_root_takes_the_rest(root: Writer, tmp_path: Path) -> None:
+def test_import_of_a_damaged_root_takes_the_rest(root, tmp_path):
     damaged, target = root.weights(FIRST, 100), tmp_path / "store"
     damaged.write_bytes(b"")
     done = call("import", root.path, "--store", target)

@@ -1,7 +1,5 @@
 """`gc` and `restore`: what goes to the trash, what comes back, and what is freed."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
@@ -13,7 +11,6 @@ from standfast.policies import KeepBest, Retention
 from standfast.store.retention.trash import Trash
 from standfast.store.schema import run_file
 from tests.cli.commands.test_space import files, on_disk, verified
-from tests.cli.conftest import Cli
 from tests.kit.cli import flip, put, record_of
 from tests.kit.stores import folder
 from tests.store.schema.test_versions import needing, resealed
@@ -23,7 +20,7 @@ def steps(store: Store, run: str) -> list[int]:
     return [each.step for each in store.find_run(run).checkpoints()]
 
 
-def test_without_yes_it_shows_what_would_go_by_run_and_reason(store: Store, cli: Cli) -> None:
+def test_without_yes_it_shows_what_would_go_by_run_and_reason(store, cli):
     gpt, bert = store.find_run("gpt"), store.find_run("bert")
     gpt.save(1000, {"step": 1000})
     bert.save(8, {"step": 8})
@@ -42,7 +39,7 @@ def test_without_yes_it_shows_what_would_go_by_run_and_reason(store: Store, cli:
     assert files(store) == there
 
 
-def test_gc_frees_what_it_said_once_the_trash_is_emptied(store: Store, cli: Cli) -> None:
+def test_gc_frees_what_it_said_once_the_trash_is_emptied(store, cli):
     verified(store)
     before = on_disk(store)
     keep_last = ("gc", "--keep-last", "1")
@@ -75,12 +72,12 @@ def test_gc_frees_what_it_said_once_the_trash_is_emptied(store: Store, cli: Cli)
         ("bert --keep-last 1", []),
     ],
 )
-def test_options_say_what_is_kept(cli: Cli, options: str, going: list[int]) -> None:
+def test_options_say_what_is_kept(cli, options, going):
     found = cli("gc", *options.split(), "--json").json
     assert [line["step"] for line in found["lines"]] == going
 
 
-def test_wrong_options_are_refused(store: Store, cli: Cli) -> None:
+def test_wrong_options_are_refused(store, cli):
     for options in (
         *("--keep-best loss:up", "--keep-best :max", "--keep-last 0", "--to lots"),
         *("--empty --keep-last 1", "nobody"),
@@ -90,7 +87,7 @@ def test_wrong_options_are_refused(store: Store, cli: Cli) -> None:
     assert steps(store, "gpt") == [100, 200, 300]
 
 
-def test_a_store_is_brought_down_to_a_number_of_bytes(store: Store, cli: Cli) -> None:
+def test_a_store_is_brought_down_to_a_number_of_bytes(store, cli):
     verified(store)
     promised = cli("gc", "--to", "300kB").lines[4]
     done = cli("gc", "--to", "300kB", "--yes")
@@ -111,7 +108,7 @@ def test_a_store_is_brought_down_to_a_number_of_bytes(store: Store, cli: Cli) ->
     assert again.json["short"] == again.json["total_before"] - 1000
 
 
-def test_the_budget_of_the_store_counts_unless_runs_are_named(store: Store, cli: Cli) -> None:
+def test_the_budget_of_the_store_counts_unless_runs_are_named(store, cli):
     store.budget = 300_000
     assert cli("gc", "gpt", "--yes").code == 0
     assert steps(store, "gpt") == [100, 200, 300]
@@ -126,7 +123,7 @@ def test_the_budget_of_the_store_counts_unless_runs_are_named(store: Store, cli:
     assert "store.json" in done.lines[0]
 
 
-def test_a_metric_that_no_checkpoint_has_is_in_doubt(store: Store, cli: Cli) -> None:
+def test_a_metric_that_no_checkpoint_has_is_in_doubt(store, cli):
     gpt, bert = store.find_run("gpt"), store.find_run("bert")
     done = cli("gc", "gpt", "--keep-best", "los", "--to", "1kB", "--yes")
     assert done.code == 2
@@ -142,7 +139,7 @@ def test_a_metric_that_no_checkpoint_has_is_in_doubt(store: Store, cli: Cli) -> 
     assert (done.code, done.lines[0][:8]) == (0, "in doubt")
 
 
-def test_what_rm_deleted_is_listed_and_restored(store: Store, cli: Cli) -> None:
+def test_what_rm_deleted_is_listed_and_restored(store, cli):
     verified(store)
     there = files(store)
     gpt, bert = store.find_run("gpt").hash, store.find_run("bert").hash
@@ -170,7 +167,7 @@ def test_what_rm_deleted_is_listed_and_restored(store: Store, cli: Cli) -> None:
     assert cli("verify", "--all").code == 0
 
 
-def test_a_damaged_checkpoint_stays_in_the_trash(store: Store, cli: Cli) -> None:
+def test_a_damaged_checkpoint_stays_in_the_trash(store, cli):
     cli("rm", "gpt", "--yes")
     (entry,) = Trash(store.backend).entries()
     flip(Path(store.url, entry.path, f"{entry.run}_step_000100.json"), 30)
@@ -183,9 +180,7 @@ def test_a_damaged_checkpoint_stays_in_the_trash(store: Store, cli: Cli) -> None
 
 
 @pytest.mark.parametrize("newer", ["record", "run file"])
-def test_a_run_that_is_too_new_is_left_alone_and_not_called_damaged(
-    store: Store, cli: Cli, newer: str
-) -> None:
+def test_a_run_that_is_too_new_is_left_alone_and_not_called_damaged(store, cli, newer):
     run, record = store.find_run("gpt"), record_of(store, "gpt@200")
     if newer == "record":
         needing(record)

@@ -1,7 +1,5 @@
 """`log`: the lineage of a store, the history of a run, and why checkpoints are kept."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
@@ -13,9 +11,8 @@ from standfast.display.output import hash_text
 from standfast.store.schema import names
 from standfast.store.schema.record import Place
 from standfast.store.schema.run_file import encode
-from tests.cli.conftest import Cli
 from tests.cli.experiments import make_experiments
-from tests.kit.cli import Terminal, at, call, copy_of, put
+from tests.kit.cli import at, call, copy_of, put
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +26,7 @@ def shortened(line: str) -> str:
     return re.sub(" +", " ", line).strip()
 
 
-def test_the_lineage_is_a_tree(store: Store, cli: Cli, terminal: Terminal) -> None:
+def test_the_lineage_is_a_tree(store, cli, terminal):
     done = cli("log")
     assert done.code == 0
     assert [shortened(line) for line in done.lines] == [
@@ -64,7 +61,7 @@ def test_the_lineage_is_a_tree(store: Store, cli: Cli, terminal: Terminal) -> No
     assert len(runs) == 7
 
 
-def test_the_history_of_a_run_goes_back_to_the_beginning(cli: Cli) -> None:
+def test_the_history_of_a_run_goes_back_to_the_beginning(cli):
     lines = cli("log", "less").lines
     told = [line.split()[0] for line in lines if line and not line.startswith("step")]
     assert told == "less 500 branched low 400 300 branched base 200 100".split()
@@ -80,7 +77,7 @@ def test_the_history_of_a_run_goes_back_to_the_beginning(cli: Cli) -> None:
     assert found[0]["branched_from"]["step"] == 400
 
 
-def test_a_parent_that_is_deleted_is_named(store: Store, tmp_path: Path) -> None:
+def test_a_parent_that_is_deleted_is_named(store, tmp_path):
     copy = copy_of(store, tmp_path / "copy")
     base = copy.find_run("base")
     base.delete(200)
@@ -92,7 +89,7 @@ def test_a_parent_that_is_deleted_is_named(store: Store, tmp_path: Path) -> None
         assert f"from {base.hash}@200, which is gone" in call("log", *arguments, *at(copy)).out
 
 
-def test_run_files_that_lie_are_printed_all_the_same(store: Store, tmp_path: Path) -> None:
+def test_run_files_that_lie_are_printed_all_the_same(store, tmp_path):
     copy = copy_of(store, tmp_path / "copy")
     base, low = copy.find_run("base"), copy.find_run("low")
     for run, parent in ((base, low.hash), (copy.find_run("wide"), "\x1b[2J")):
@@ -106,7 +103,7 @@ def test_run_files_that_lie_are_printed_all_the_same(store: Store, tmp_path: Pat
     assert "\x1b[2J" not in call("log", "wide", *at(copy)).out
 
 
-def test_roots_of_one_name_are_told_apart_by_what_counts_first(tmp_path: Path) -> None:
+def test_roots_of_one_name_are_told_apart_by_what_counts_first(tmp_path):
     store = Store(tmp_path / "store")
     first = store.run("run", {"a": 1, "root_log_dir": "x", "lr": 0.1})
     store.run("run", {"a": 1, "root_log_dir": "y", "lr": 0.1}, trial=2)
@@ -123,9 +120,7 @@ def test_roots_of_one_name_are_told_apart_by_what_counts_first(tmp_path: Path) -
     assert text in call("log", *at(store)).out
 
 
-def test_a_narrow_terminal_cuts_what_changed_before_the_best(
-    tmp_path: Path, terminal: Terminal
-) -> None:
+def test_a_narrow_terminal_cuts_what_changed_before_the_best(tmp_path, terminal):
     store = Store(tmp_path / "store")
     first = store.run("first", {"schedule": "x" * 30}).save(1, {})
     second = store.run("second", {"schedule": "y" * 30, "other": "z" * 30}, parent=first)
@@ -134,7 +129,7 @@ def test_a_narrow_terminal_cuts_what_changed_before_the_best(
     assert re.search(r"from 1: schedule 'x+' → '.*…; best 2: loss 0\.125", line)
 
 
-def test_a_name_stands_for_all_runs_that_have_it(store: Store, cli: Cli) -> None:
+def test_a_name_stands_for_all_runs_that_have_it(store, cli):
     runs = [each.run for each in store.index.runs(name="sweep")]
     lines = cli("log", "sweep").lines
     assert [line for line in lines if "sweep" in line] == [
@@ -148,7 +143,7 @@ def test_a_name_stands_for_all_runs_that_have_it(store: Store, cli: Cli) -> None
     assert cli("log", "empty").lines[1:] == ["no checkpoint"]
 
 
-def test_why_checkpoints_are_kept_and_why_others_were_deleted(store: Store, tmp_path: Path) -> None:
+def test_why_checkpoints_are_kept_and_why_others_were_deleted(store, tmp_path):
     copy = copy_of(store, tmp_path / "copy")
     assert "all checkpoints are kept" in call("log", "--retention", *at(copy)).out
     copy.resolve("base@100").tag("paper")

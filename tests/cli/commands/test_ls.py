@@ -1,16 +1,13 @@
 """`ls`: which checkpoints are listed, and in which order."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from standfast import KeepBest, Store
-from tests.cli.conftest import Cli
 from tests.cli.experiments import make_experiments
-from tests.kit.cli import Terminal, at, call, copy_of
+from tests.kit.cli import at, call, copy_of
 
 EVERY = ["sweep", "less", "wide", "low", "base"]
 
@@ -31,7 +28,7 @@ def names_of(store: Store, *arguments: str) -> list[str]:
     return list(dict.fromkeys(name for name, _ in listed(store, *arguments)))
 
 
-def test_runs_by_a_hyperparameter(store: Store) -> None:
+def test_runs_by_a_hyperparameter(store):
     for hyperparameter, expected in (
         ("lr=0.01", ["less", "low"]),
         ("lr=1.0", ["sweep"]),
@@ -51,7 +48,7 @@ def test_runs_by_a_hyperparameter(store: Store) -> None:
         assert names_of(store, "--hp", hyperparameter) == expected, hyperparameter
 
 
-def test_several_filters_are_all_to_fit(store: Store, tmp_path: Path) -> None:
+def test_several_filters_are_all_to_fit(store, tmp_path):
     base, wide, less = (store.find_run(name).hash for name in ("base", "wide", "less"))
     assert names_of(store, "--model", wide[8:16]) == ["wide"]
     assert names_of(store, "--model", wide[8:12].upper()) == ["wide"]
@@ -82,15 +79,13 @@ def test_several_filters_are_all_to_fit(store: Store, tmp_path: Path) -> None:
         ("--sort stepp", "step, time, size, loss, accuracy"),
     ],
 )
-def test_a_filter_or_order_that_makes_no_sense_is_refused(
-    cli: Cli, arguments: str, told: str
-) -> None:
+def test_a_filter_or_order_that_makes_no_sense_is_refused(cli, arguments, told):
     done = cli("ls", *arguments.split())
     assert (done.code, done.out) == (2, "")
     assert told in done.err
 
 
-def test_what_another_run_has_is_no_typing_error(store: Store, cli: Cli, tmp_path: Path) -> None:
+def test_what_another_run_has_is_no_typing_error(store, cli, tmp_path):
     other = Store(tmp_path / "store")
     other.run("rated", hp={"a>b": 1}).save(1, {}, {"loss": 1.0})
     other.run("late").save(1, {}).add_metrics({"bleu": float("nan")})
@@ -106,9 +101,7 @@ def test_what_another_run_has_is_no_typing_error(store: Store, cli: Cli, tmp_pat
     assert cli("ls", "--hp", "lr=7").code == 0
 
 
-def test_the_metric_that_decides_on_the_best_has_the_first_column(
-    store: Store, tmp_path: Path
-) -> None:
+def test_the_metric_that_decides_on_the_best_has_the_first_column(store, tmp_path):
     copy = copy_of(store, tmp_path / "copy")
     assert call("ls", "base", *at(copy)).lines[0].split()[4:6] == ["loss", "accuracy"]
     copy.find_run("base").set_monitor("accuracy", "max")
@@ -121,7 +114,7 @@ def test_the_metric_that_decides_on_the_best_has_the_first_column(
     assert call("ls", "low", *at(copy)).lines[0].split()[4:6] == ["accuracy", "loss"]
 
 
-def test_orders(store: Store) -> None:
+def test_orders(store):
     best = [("less", 500), ("low", 400), ("base", 400)]
     assert listed(store, "--best", "loss", "-n", "3") == best
     assert listed(store, "--best", "loss", "--max", "sweep", "-n", "2") == [("sweep", 10)] * 2
@@ -134,7 +127,7 @@ def test_orders(store: Store) -> None:
     assert listed(store, "--sort", "time") == listed(store)
 
 
-def test_values_that_cannot_be_compared_come_last(tmp_path: Path) -> None:
+def test_values_that_cannot_be_compared_come_last(tmp_path):
     store = Store(tmp_path / "store")
     values: list[Any] = [float("nan"), None, 2, True, float("-inf"), 10**400]
     with store.run("odd") as run:
@@ -145,7 +138,7 @@ def test_values_that_cannot_be_compared_come_last(tmp_path: Path) -> None:
     assert [step for _, step in listed(store, "--best", "x", "--max")] == [5, 2, 1, 3, 4]
 
 
-def test_a_terminal_has_no_column_that_says_nothing(store: Store, terminal: Terminal) -> None:
+def test_a_terminal_has_no_column_that_says_nothing(store, terminal):
     title, heading, row, *_ = terminal("ls", "low", *at(store)).splitlines()
     assert "low" in title
     assert store.find_run("low").hash[:8] in title

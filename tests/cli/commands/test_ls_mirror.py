@@ -1,7 +1,5 @@
 """`ls` of a store whose runs have mirrors: it says where each checkpoint is."""
 
-from __future__ import annotations
-
 import threading
 from pathlib import Path
 from typing import Any
@@ -12,7 +10,7 @@ import standfast
 from standfast import KeepLast, Store
 from standfast.store.query.mirrors import NAME, read_mirrors, remember_mirror
 from tests.cli.conftest import Cli
-from tests.kit.cli import Terminal, at, make_store
+from tests.kit.cli import at, make_store
 from tests.kit.seams import Seams
 
 
@@ -37,9 +35,7 @@ def where(cli: Cli, *arguments: str) -> dict[int, Any]:
     return {each["step"]: each["where"] for each in cli("ls", "--json", *arguments).json}
 
 
-def test_ls_says_where_each_checkpoint_is(
-    store: Store, cli: Cli, mirror: str, terminal: Terminal
-) -> None:
+def test_ls_says_where_each_checkpoint_is(store, cli, mirror, terminal):
     marks = {each["step"]: each["marks"] for each in cli("ls", "gpt", "--json").json}
     assert marks == {300: ["latest"], 200: ["best"], 100: []}
     assert where(cli) == {7: ["local"], 300: ["local"], 200: ["local", mirror], 100: [mirror]}
@@ -54,9 +50,7 @@ def test_ls_says_where_each_checkpoint_is(
     assert "where" not in cli("ls", "bert", "--json").json[0]
 
 
-def test_each_run_has_a_mirror_of_its_own(
-    store: Store, cli: Cli, mirror: str, tmp_path: Path
-) -> None:
+def test_each_run_has_a_mirror_of_its_own(store, cli, mirror, tmp_path):
     bert, other = store.find_run("bert"), str(tmp_path / "other")
     bert.checkpoint().copy_to(Store(other))
     remember_mirror(store.backend, bert.hash, other)
@@ -67,9 +61,7 @@ def test_each_run_has_a_mirror_of_its_own(
     assert where(cli)[7] == ["local"]
 
 
-def test_checkpoints_of_a_mirror_are_ordered_among_the_others(
-    store: Store, cli: Cli, terminal: Terminal
-) -> None:
+def test_checkpoints_of_a_mirror_are_ordered_among_the_others(store, cli, terminal):
     for options, steps in (
         ("-n 3", [7, 300, 200]),
         ("--sort step --reverse", [7, 100, 200, 300]),
@@ -80,7 +72,7 @@ def test_checkpoints_of_a_mirror_are_ordered_among_the_others(
     assert "2 older; --all" in terminal("ls", "gpt", "-n", "1", *at(store))
 
 
-def test_a_run_that_only_its_mirror_has_is_listed(store: Store, cli: Cli, mirror: str) -> None:
+def test_a_run_that_only_its_mirror_has_is_listed(store, cli, mirror):
     bert = store.find_run("bert")
     bert.checkpoint().copy_to(Store(mirror))
     remember_mirror(store.backend, bert.hash, mirror)
@@ -92,9 +84,7 @@ def test_a_run_that_only_its_mirror_has_is_listed(store: Store, cli: Cli, mirror
     assert where(cli, "gpt") == {300: ["local"], 200: ["local"], 100: [mirror]}
 
 
-def test_a_mirror_that_is_gone_or_does_not_answer_is_told(
-    store: Store, cli: Cli, mirror: str, seams: Seams
-) -> None:
+def test_a_mirror_that_is_gone_or_does_not_answer_is_told(store, cli, mirror, seams):
     cli("ls")  # now its index knows what it has
     answer = threading.Event()
 
@@ -119,7 +109,7 @@ def test_a_mirror_that_is_gone_or_does_not_answer_is_told(
     assert mirror in line
 
 
-def test_a_damaged_list_of_mirrors_is_told_and_the_rest_is_listed(store: Store, cli: Cli) -> None:
+def test_a_damaged_list_of_mirrors_is_told_and_the_rest_is_listed(store, cli):
     path = Path(store.url, NAME)
     path.write_bytes(path.read_bytes().replace(b"mirror", b"mirroR", 1))
     done = cli("ls", "gpt")

@@ -1,14 +1,12 @@
 """`models`: the packages of a folder as a person and a script see them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
 
 from standfast.packages.documents.records import GenerationInfo
 from standfast.packages.model.config import Config
-from tests.kit.cli import Terminal, call
+from tests.kit.cli import call
 from tests.packages.saved_packages import (
     CONFIG,
     PARAMETERS,
@@ -32,9 +30,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_broken_one_is_red_and_gives_its_reason_and_exit_code(
-    tmp_path: Path, terminal: Terminal
-) -> None:
+def test_a_broken_one_is_red_and_gives_its_reason_and_exit_code(tmp_path, terminal):
     make_package(tmp_path / "whole_20260101_000000")
     (make_package(tmp_path / "cut_20250101_000000") / "tokenizer.json").unlink()
     assert call("models", tmp_path / "none").code == 2
@@ -50,9 +46,7 @@ def test_a_broken_one_is_red_and_gives_its_reason_and_exit_code(
     assert "\x1b[31mwhole_" not in output
 
 
-def test_a_pipe_gets_plain_columns_the_newest_first(
-    models: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pipe_gets_plain_columns_the_newest_first(models, monkeypatch):
     done = call("models", models)
     assert done.code == 0
     lines = [line.split() for line in done.lines]
@@ -75,9 +69,7 @@ def test_a_pipe_gets_plain_columns_the_newest_first(
     assert [each["name"] for each in call("models", "--json").json] == ["recipes"]
 
 
-def test_a_wide_terminal_shows_the_time_and_a_narrow_one_the_age(
-    models: Path, terminal: Terminal
-) -> None:
+def test_a_wide_terminal_shows_the_time_and_a_narrow_one_the_age(models, terminal):
     wide = terminal("models", models, columns=140)
     assert "2024-01-23 14:30:22" in wide
     assert LONG in wide
@@ -88,7 +80,7 @@ def test_a_wide_terminal_shows_the_time_and_a_narrow_one_the_age(
     assert len(narrow.splitlines()) == 4  # nothing is wrapped
 
 
-def test_names_of_files_cannot_steer_a_terminal(tmp_path: Path) -> None:
+def test_names_of_files_cannot_steer_a_terminal(tmp_path):
     folder = make_foreign(tmp_path / "evil\x1b[2J")
     (folder / "notes.txt").symlink_to("nothing.txt")
     for command in ("models", tmp_path), ("show", f"{folder}/"):

@@ -1,7 +1,5 @@
 """`standfast pack` and `standfast unpack`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -16,7 +14,7 @@ def package(tmp_path: Path) -> Path:
     return make_package(tmp_path / "models" / "gpt")
 
 
-def test_a_package_is_packed_and_unpacked(package: Path, tmp_path: Path) -> None:
+def test_a_package_is_packed_and_unpacked(package, tmp_path):
     path = package.with_name("gpt.tar.gz")
     done = call("pack", package)
     assert (done.code, done.err) == (0, "")
@@ -41,7 +39,7 @@ def test_a_package_is_packed_and_unpacked(package: Path, tmp_path: Path) -> None
     )
 
 
-def test_an_archive_is_replaced_only_with_yes(package: Path) -> None:
+def test_an_archive_is_replaced_only_with_yes(package):
     path = package.with_name("gpt.tar.gz")
     path.write_bytes(b"mine")
     done = call("pack", package)
@@ -51,7 +49,7 @@ def test_an_archive_is_replaced_only_with_yes(package: Path) -> None:
     assert call("pack", package, "--yes").code == 0
 
 
-def test_damage_ends_with_1_and_what_is_missing_with_2(package: Path, tmp_path: Path) -> None:
+def test_damage_ends_with_1_and_what_is_missing_with_2(package, tmp_path):
     path = package.with_name("gpt.tar.gz")
     call("pack", package)
     path.write_bytes(path.read_bytes()[:-1])

@@ -1,7 +1,5 @@
 """`standfast prove`: what it prints, and its exit codes."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path
@@ -25,7 +23,7 @@ def walk(*options: str) -> tuple[str | Path, ...]:
 
 
 @pytest.mark.long  # `tests/training/proof` has a short one
-def test_a_proof_says_what_was_proved_and_keeps_what_it_is_told_to(tmp_path: Path) -> None:
+def test_a_proof_says_what_was_proved_and_keeps_what_it_is_told_to(tmp_path):
     kept = tmp_path / "kept"
     done = call(*prove("--kills", "1", "--seed", "4", "--keep", kept, program=walk()))
     assert done.code == 0, done
@@ -42,7 +40,7 @@ def test_a_proof_says_what_was_proved_and_keeps_what_it_is_told_to(tmp_path: Pat
 
 
 @pytest.mark.long
-def test_a_program_that_is_not_exact_ends_with_1_and_the_first_difference() -> None:
+def test_a_program_that_is_not_exact_ends_with_1_and_the_first_difference():
     options = ("--kills", "1", "--seed", "4")  # a kill before the last save, by far
     done = call(*prove(*options, "--json", program=walk("--leave-out", "generator")))
     assert done.code == 1, done
@@ -62,7 +60,7 @@ def test_a_program_that_is_not_exact_ends_with_1_and_the_first_difference() -> N
     assert re.search(r" step (8|12), count\.drawn: ", first)
 
 
-def test_a_program_that_fails_is_shown_with_its_last_words() -> None:
+def test_a_program_that_fails_is_shown_with_its_last_words():
     done = call(*prove(program=("-c", "print('about\\x1b[1m to fail'); raise SystemExit(5)")))
     assert done.code == 2
     assert done.err.startswith("    about\\x1b[1m to fail\n")

@@ -1,7 +1,5 @@
 """`push` and `pull`, between folders and with a bucket."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -25,7 +23,7 @@ def steps(place: str) -> list[int]:
     return [each["step"] for each in call("ls", "--json", "--store", place).json]
 
 
-def test_push_copies_a_checkpoint_once(store: Store, tmp_path: Path) -> None:
+def test_push_copies_a_checkpoint_once(store, tmp_path):
     ref, target = store.resolve("gpt").ref, tmp_path / "backup" / "checkpoints"
     done = push("gpt", "backup")
     assert (done.code, done.err) == (0, "")
@@ -43,7 +41,7 @@ def test_push_copies_a_checkpoint_once(store: Store, tmp_path: Path) -> None:
     assert "'model.weight'" in done.err
 
 
-def test_a_step_a_tag_and_the_best_can_be_pushed(store: Store) -> None:
+def test_a_step_a_tag_and_the_best_can_be_pushed(store):
     store.resolve("gpt@100").tag("paper")
     for ref in ("paper", "gpt@best", f"{store.find_run('gpt').hash[:8]}@300"):
         assert push(ref, "backup").code == 0
@@ -51,7 +49,7 @@ def test_a_step_a_tag_and_the_best_can_be_pushed(store: Store) -> None:
     assert Store("backup").resolve("paper").step == 100
 
 
-def test_push_all_copies_a_run_the_oldest_first(store: Store, tmp_path: Path) -> None:
+def test_push_all_copies_a_run_the_oldest_first(store, tmp_path):
     found = push("gpt", "backup", "--all", "--json").json
     run = store.find_run("gpt").hash
     assert [each["step"] for each in found["copied"]] == [100, 200, 300]
@@ -68,7 +66,7 @@ def test_push_all_copies_a_run_the_oldest_first(store: Store, tmp_path: Path) ->
     assert "3 checkpoints" in push("gpt", "backup", "--all").out
 
 
-def test_push_all_goes_on_after_a_damaged_one(store: Store) -> None:
+def test_push_all_goes_on_after_a_damaged_one(store):
     flip_in(store, "gpt@100", "model.weight")
     done = push("gpt@100", "backup")
     assert (done.code, done.out) == (1, "")
@@ -81,7 +79,7 @@ def test_push_all_goes_on_after_a_damaged_one(store: Store) -> None:
     assert [each["already"] for each in found["copied"]] == [True, True]
 
 
-def test_what_the_target_has_of_its_own_stays(store: Store) -> None:
+def test_what_the_target_has_of_its_own_stays(store):
     store.resolve("gpt@200").tag("paper")
     backup = Store("backup")
     backup.run("other").save(1, {}).tag("paper")
@@ -101,9 +99,7 @@ def test_what_the_target_has_of_its_own_stays(store: Store) -> None:
     assert steps("gone on") == [1000]
 
 
-def test_pull_copies_into_the_store_that_is_named_or_around(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pull_copies_into_the_store_that_is_named_or_around(store, tmp_path, monkeypatch):
     ref, target = store.resolve("gpt").ref, tmp_path / "here" / "checkpoints"
     done = call("pull", "gpt", "store", "--store", "here", "--verify")
     assert done.out == (
@@ -115,7 +111,7 @@ def test_pull_copies_into_the_store_that_is_named_or_around(
     assert [run.name for run in Store(tmp_path / "here").runs()] == ["bert", "gpt"]
 
 
-def test_what_cannot_be_pushed_or_pulled_is_refused(store: Store, tmp_path: Path) -> None:
+def test_what_cannot_be_pushed_or_pulled_is_refused(store, tmp_path):
     store.run("empty")
     for arguments, told in (
         (["push", "nothing", "backup", "--store", "store"], "nothing"),
@@ -132,9 +128,7 @@ def test_what_cannot_be_pushed_or_pulled_is_refused(store: Store, tmp_path: Path
     assert not (tmp_path / "here").exists()
 
 
-def test_commands_take_the_url_of_a_bucket(
-    store: Store, bucket_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_commands_take_the_url_of_a_bucket(store, bucket_url, monkeypatch):
     assert call("ls", "--store", bucket_url).code == 2, "there is no store yet"
     done = push("gpt", bucket_url, "--all", "--verify")
     assert (done.code, done.err) == (0, "")

@@ -1,10 +1,7 @@
 """`ls`, `show` and `diff` inside a store."""
 
-from __future__ import annotations
-
 import os
 import subprocess
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -15,10 +12,8 @@ import standfast
 from standfast import Store
 from standfast.display.output import age_text, hash_text
 from standfast.errors import FellBack
-from tests.cli.conftest import Cli
 from tests.cli.test_cli import STANDFAST
 from tests.kit.cli import (
-    Terminal,
     at,
     call,
     copy_of,
@@ -40,7 +35,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     return store
 
 
-def test_ls_lists_the_newest_first(store: Store, cli: Cli, tmp_path: Path) -> None:
+def test_ls_lists_the_newest_first(store, cli, tmp_path):
     heading, *rows = (line.split() for line in cli("ls").lines)
     assert heading == "run hash step epoch loss accuracy size written saved marks".split()
     found = [(row[0], row[2]) for row in rows]
@@ -65,7 +60,7 @@ def test_ls_lists_the_newest_first(store: Store, cli: Cli, tmp_path: Path) -> No
     assert call("ls", "--json", "--store", tmp_path).json == []
 
 
-def test_ls_lists_as_many_as_are_asked_for(tmp_path: Path) -> None:
+def test_ls_lists_as_many_as_are_asked_for(tmp_path):
     store = Store(tmp_path / "store")
     with store.run("many") as run:
         for step in range(53):
@@ -77,7 +72,7 @@ def test_ls_lists_as_many_as_are_asked_for(tmp_path: Path) -> None:
     assert [each["step"] for each in call("ls", "-n", "2", "--json", *at(store)).json] == [52, 51]
 
 
-def test_ls_reads_only_heads_and_shows_those_that_are_damaged(store: Store, tmp_path: Path) -> None:
+def test_ls_reads_only_heads_and_shows_those_that_are_damaged(store, tmp_path):
     copy = copy_of(store, tmp_path / "copy")
     cut = record_of(copy, "gpt@100")
     put(cut, cut.read_bytes().partition(b"\n")[0] + b"\n")
@@ -89,7 +84,7 @@ def test_ls_reads_only_heads_and_shows_those_that_are_damaged(store: Store, tmp_
     assert call("show", "gpt@100", *at(copy)).code == 1
 
 
-def test_ls_fits_a_terminal_and_says_what_it_left_out(tmp_path: Path, terminal: Terminal) -> None:
+def test_ls_fits_a_terminal_and_says_what_it_left_out(tmp_path, terminal):
     store = Store(tmp_path / "store")
     metrics = {"loss": 0.5, "validation perplexity": 12.5, "accuracy": 1, "x" * 60: 2}
     with store.run("a run with a longish name") as run:
@@ -111,7 +106,7 @@ def test_ls_fits_a_terminal_and_says_what_it_left_out(tmp_path: Path, terminal: 
             assert r"\x1b[2Jgone" in shown
 
 
-def test_a_pipe_that_is_closed_early_is_no_error(store: Store) -> None:
+def test_a_pipe_that_is_closed_early_is_no_error(store):
     reading, writing = os.pipe()
     os.close(reading)
     done = subprocess.run([STANDFAST, "ls", *at(store)], stdout=writing, stderr=subprocess.PIPE)
@@ -119,9 +114,7 @@ def test_a_pipe_that_is_closed_early_is_no_error(store: Store) -> None:
     assert (done.returncode, done.stderr) == (141, b"")
 
 
-def test_show_prints_what_a_checkpoint_is_and_holds(
-    store: Store, cli: Cli, terminal: Terminal
-) -> None:
+def test_show_prints_what_a_checkpoint_is_and_holds(store, cli, terminal):
     lines, run = cli("show", "gpt@200").lines, store.find_run("gpt").hash
     assert lines[:2] == ["gpt@200", "262 kB in 3 tensors, 266 kB written for it"]
     for line in (
@@ -155,7 +148,7 @@ def test_show_prints_what_a_checkpoint_is_and_holds(
     assert found["tensors"][0]["name"] == "model.weight"
 
 
-def test_a_damaged_run_file_hides_no_checkpoint(store: Store, tmp_path: Path) -> None:
+def test_a_damaged_run_file_hides_no_checkpoint(store, tmp_path):
     copy = copy_of(store, tmp_path / "copy")
     run = copy.find_run("gpt").hash
     put(Path(copy.url, "models", run, f"{run}_run.json"), b"nothing")
@@ -164,7 +157,7 @@ def test_a_damaged_run_file_hides_no_checkpoint(store: Store, tmp_path: Path) ->
             assert call(*command.split(), *at(copy)).code == 0
 
 
-def test_show_says_on_one_line_that_it_fell_back(store: Store, tmp_path: Path) -> None:
+def test_show_says_on_one_line_that_it_fell_back(store, tmp_path):
     copy = copy_of(store, tmp_path / "copy")
     bert = copy.resolve("bert")
     Path(copy.url, "models", bert.head.run, bert.head.files[0].name).unlink()
@@ -181,7 +174,7 @@ def test_show_says_on_one_line_that_it_fell_back(store: Store, tmp_path: Path) -
     assert record.name in found.err
 
 
-def test_diff_of_two_checkpoints(store: Store, cli: Cli) -> None:
+def test_diff_of_two_checkpoints(store, cli):
     done = cli("diff", "gpt@200", "gpt@300")
     assert done.code == 3
     run = hash_text(store.find_run("gpt").hash)
@@ -201,7 +194,7 @@ def test_diff_of_two_checkpoints(store: Store, cli: Cli) -> None:
     assert report["metadata"]["epoch"] == {"before": 2, "after": 3}
 
 
-def test_diff_of_a_file_and_a_checkpoint(cli: Cli, tmp_path: Path) -> None:
+def test_diff_of_a_file_and_a_checkpoint(cli, tmp_path):
     path = tmp_path / "model.pt"
     standfast.save(path, {"model.weight": weights(1) + 1, "other": np.ones(2)}, {"step": 200})
     done = cli("diff", path, "gpt@200")
@@ -214,7 +207,7 @@ def test_diff_of_a_file_and_a_checkpoint(cli: Cli, tmp_path: Path) -> None:
 
 
 @pytest.mark.guarantee("G9")
-def test_a_damaged_file_of_equal_digests_is_damage(store: Store, tmp_path: Path) -> None:
+def test_a_damaged_file_of_equal_digests_is_damage(store, tmp_path):
     paths = [tmp_path / "a.npz", tmp_path / "b.pt"]
     for path in paths:
         standfast.save(path, {"w": np.arange(50.0)})
@@ -242,14 +235,12 @@ def test_a_damaged_file_of_equal_digests_is_damage(store: Store, tmp_path: Path)
         ("never", "?"),
     ],
 )
-def test_ages_are_told_in_one_unit(time: str, age: str) -> None:
+def test_ages_are_told_in_one_unit(time, age):
     assert age_text(time, datetime(2026, 11, 15, 12, 0, tzinfo=UTC)) == age
 
 
 @pytest.mark.parametrize("newer", [needing, of_version_2])
-def test_a_record_that_is_too_new_is_not_listed_as_damaged(
-    store: Store, tmp_path: Path, newer: Callable[[Path], None]
-) -> None:
+def test_a_record_that_is_too_new_is_not_listed_as_damaged(store, tmp_path, newer):
     copy = copy_of(store, tmp_path / "copy")
     newer(record_of(copy, "gpt@200"))
     for command in (["ls"], ["log", "gpt"]):

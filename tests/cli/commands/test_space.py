@@ -1,7 +1,5 @@
 """`rm`, `du` and `doctor`: what a store takes, and what may go."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -9,9 +7,7 @@ import pytest
 from standfast import Store
 from standfast.policies import Retention
 from standfast.store.retention.pins import pinned
-from tests.cli.conftest import Cli
 from tests.kit.cli import data_files, flip_in, put
-from tests.kit.seams import Seams
 
 
 def on_disk(store: Store) -> int:
@@ -45,9 +41,7 @@ def orphan_of(store: Store) -> Path:
 
 
 @pytest.mark.parametrize("refs", [["gpt@100", "gpt@200"], ["gpt", "bert"]], ids=" ".join)
-def test_rm_frees_what_it_said_once_the_trash_is_emptied(
-    store: Store, cli: Cli, refs: list[str]
-) -> None:
+def test_rm_frees_what_it_said_once_the_trash_is_emptied(store, cli, refs):
     verified(store)
     before, there = on_disk(store), files(store)
     promised = cli("rm", *refs, "--json").json
@@ -62,7 +56,7 @@ def test_rm_frees_what_it_said_once_the_trash_is_emptied(
     assert cli("verify", "--all").code == (2 if refs == ["gpt", "bert"] else 0)
 
 
-def test_rm_shows_what_would_go(store: Store, cli: Cli) -> None:
+def test_rm_shows_what_would_go(store, cli):
     gpt, bert = store.find_run("gpt").hash, store.find_run("bert").hash
     done = cli("rm", "gpt@300", "gpt@200", "bert")
     assert done.code == 0
@@ -77,7 +71,7 @@ def test_rm_shows_what_would_go(store: Store, cli: Cli) -> None:
     assert [c.step for c in store.find_run("gpt").checkpoints()] == [200, 300]
 
 
-def test_rm_refuses_what_is_protected_or_in_use(store: Store, cli: Cli) -> None:
+def test_rm_refuses_what_is_protected_or_in_use(store, cli):
     store.resolve("gpt@200").tag("paper")
     gpt, there = store.find_run("gpt"), files(store)
 
@@ -99,7 +93,7 @@ def test_rm_refuses_what_is_protected_or_in_use(store: Store, cli: Cli) -> None:
     assert cli("rm", "gpt").code == 0
 
 
-def test_rm_foretells_where_it_stops(store: Store, cli: Cli) -> None:
+def test_rm_foretells_where_it_stops(store, cli):
     gpt, bert = store.find_run("gpt").hash, store.find_run("bert").hash
     store.resolve("gpt@200").tag("paper")
     refs = ("bert", "gpt@300", "gpt@200")
@@ -121,7 +115,7 @@ def test_rm_foretells_where_it_stops(store: Store, cli: Cli) -> None:
     assert len(store.find_run("gpt").checkpoints()) == 3
 
 
-def test_rm_without_hard_links_frees_at_once(store: Store, cli: Cli, seams: Seams) -> None:
+def test_rm_without_hard_links_frees_at_once(store, cli, seams):
     seams.backend(link=lambda link, *_, **__: False)
     promised = cli("rm", "gpt@100", "--json").json["bytes"]
     before = on_disk(store)
@@ -129,7 +123,7 @@ def test_rm_without_hard_links_frees_at_once(store: Store, cli: Cli, seams: Seam
     assert before - on_disk(store) == promised
 
 
-def test_rm_wants_runs_and_steps(store: Store, cli: Cli) -> None:
+def test_rm_wants_runs_and_steps(store, cli):
     there = files(store)
     for refs in ("latest", "gpt@latest", "gpt@best", "gpt@999", "nobody", "gpt@", "gpt@²", ""):
         done = cli("rm", *refs.split(), "--yes")
@@ -137,7 +131,7 @@ def test_rm_wants_runs_and_steps(store: Store, cli: Cli) -> None:
     assert files(store) == there
 
 
-def test_du_counts_every_file_once(store: Store, cli: Cli) -> None:
+def test_du_counts_every_file_once(store, cli):
     report = cli("du", "--json").json
     bert, gpt = report["runs"]
     total = report["total"]
@@ -150,7 +144,7 @@ def test_du_counts_every_file_once(store: Store, cli: Cli) -> None:
     assert report["orphans"] == {}
 
 
-def test_du_prints_a_table_files_without_a_record_and_budgets(store: Store, cli: Cli) -> None:
+def test_du_prints_a_table_files_without_a_record_and_budgets(store, cli):
     orphan_of(store)
     lines = cli("du").lines
     assert lines[0].split() == ["run", "hash", "checkpoints", "logical", "disk", "saved"]
@@ -169,9 +163,7 @@ def test_du_prints_a_table_files_without_a_record_and_budgets(store: Store, cli:
     assert cli("du", "--json").json["problem"].startswith("store.json")
 
 
-def test_doctor_lists_what_it_finds_and_deletes_only_files_without_a_record(
-    store: Store, cli: Cli
-) -> None:
+def test_doctor_lists_what_it_finds_and_deletes_only_files_without_a_record(store, cli):
     done = cli("doctor")
     assert (done.code, len(done.lines)) == (0, 1)
     assert done.out.startswith("4 checkpoints of 2 runs, 655 kB")
@@ -188,7 +180,7 @@ def test_doctor_lists_what_it_finds_and_deletes_only_files_without_a_record(
     assert foreign.exists()
 
 
-def test_doctor_reports_what_it_restored_and_what_it_could_not(store: Store, cli: Cli) -> None:
+def test_doctor_reports_what_it_restored_and_what_it_could_not(store, cli):
     path = flip_in(store, "gpt@100", "model.bias")
     run = path.parent.name
     put(path.with_name(f"{run}_run.json"), b"{}")

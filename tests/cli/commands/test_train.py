@@ -1,7 +1,5 @@
 """`standfast train`: it saves, is killed, and goes on with the same bits."""
 
-from __future__ import annotations
-
 import io
 import shutil
 import signal
@@ -23,7 +21,6 @@ from standfast.tenzor.program import Program
 from tests.cli.test_cli import STANDFAST
 from tests.kit.cases import kept
 from tests.kit.cli import Done, call, flip
-from tests.kit.seams import Seams
 from tests.tenzor.digits_files import write_digits
 
 
@@ -68,7 +65,7 @@ def copied(trained: Path, name: str, folder: Path) -> Path:
     return Path(shutil.copy(trained / name, folder))
 
 
-def test_a_training_writes_its_epochs_and_the_best(trained: Path) -> None:
+def test_a_training_writes_its_epochs_and_the_best(trained):
     names = sorted(path.name for path in trained.iterdir())
     assert names == ["best.tenzor", *(f"epoch_{n}.tenzor" for n in range(1, 5))]
     for path in trained.iterdir():
@@ -84,7 +81,7 @@ def test_a_training_writes_its_epochs_and_the_best(trained: Path) -> None:
     assert weights["fc3.bias"].shape == (10,)
 
 
-def test_a_resumed_training_ends_with_the_same_bits(trained: Path, tmp_path: Path) -> None:
+def test_a_resumed_training_ends_with_the_same_bits(trained, tmp_path):
     path = copied(trained, "epoch_2.tenzor", tmp_path / "again")
     torch.rand(5)
     done = train("--resume", path)
@@ -94,9 +91,7 @@ def test_a_resumed_training_ends_with_the_same_bits(trained: Path, tmp_path: Pat
 
 
 @pytest.mark.long
-def test_a_training_killed_in_the_middle_ends_with_the_same_bits(
-    data: Path, trained: Path, tmp_path: Path
-) -> None:
+def test_a_training_killed_in_the_middle_ends_with_the_same_bits(data, trained, tmp_path):
     command = [STANDFAST, "train", "--checkpoint", tmp_path, "-d", data, "-e", "4", "-b", "8"]
     with subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -115,9 +110,7 @@ def test_a_training_killed_in_the_middle_ends_with_the_same_bits(
     assert content(tmp_path / "best.tenzor") == content(trained / "best.tenzor")
 
 
-def test_without_a_folder_nothing_is_saved(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_folder_nothing_is_saved(data, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     done = train("-d", data, "-e", 1, "--no-tui")
     assert done.code == 0
@@ -130,9 +123,7 @@ def test_without_a_folder_nothing_is_saved(
 
 
 @pytest.mark.long
-def test_without_mnist_the_small_digits_are_learnt(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_mnist_the_small_digits_are_learnt(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     done = train("-e", 2)
     assert "scikit-learn: 1,437 samples" in done.lines[0]
@@ -140,7 +131,7 @@ def test_without_mnist_the_small_digits_are_learnt(
     assert accuracy > 70
 
 
-def test_a_longer_training_says_what_becomes_of_the_cosine(trained: Path, tmp_path: Path) -> None:
+def test_a_longer_training_says_what_becomes_of_the_cosine(trained, tmp_path):
     folders = tmp_path / "again", tmp_path / "once more"
     for folder in folders:
         path = copied(trained, "epoch_4.tenzor", folder)
@@ -152,9 +143,7 @@ def test_a_longer_training_says_what_becomes_of_the_cosine(trained: Path, tmp_pa
 
 
 @pytest.mark.parametrize("scheduler", kept(["constant", "step"], "step"))
-def test_without_a_cosine_a_longer_training_is_one_that_was_never_short(
-    scheduler: str, data: Path, tmp_path: Path
-) -> None:
+def test_without_a_cosine_a_longer_training_is_one_that_was_never_short(scheduler, data, tmp_path):
     flags = ("-d", data, "-b", 16, "--scheduler", scheduler, "--warmup", 8)
     train("--checkpoint", tmp_path / "whole", "-e", 3, *flags)
     train("--checkpoint", tmp_path / "parts", "-e", 1, *flags)
@@ -163,9 +152,7 @@ def test_without_a_cosine_a_longer_training_is_one_that_was_never_short(
     assert content(parts) == content(whole)
 
 
-def test_a_training_that_is_done_says_so_and_what_has_changed(
-    trained: Path, tmp_path: Path, seams: Seams
-) -> None:
+def test_a_training_that_is_done_says_so_and_what_has_changed(trained, tmp_path, seams):
     path = copied(trained, "epoch_4.tenzor", tmp_path / "again")
     seams.system(torch, __version__="99.0")
     done = train("--resume", path)
@@ -175,7 +162,7 @@ def test_a_training_that_is_done_says_so_and_what_has_changed(
     assert [each.name for each in path.parent.iterdir()] == ["epoch_4.tenzor"]
 
 
-def test_patience_stops_and_more_of_it_goes_on(data: Path, tmp_path: Path) -> None:
+def test_patience_stops_and_more_of_it_goes_on(data, tmp_path):
     flags = ("-d", data, "-e", 9, "-b", 96, "-l", 1e-12, "--patience", 1)
     done = train("--checkpoint", tmp_path, *flags)
     assert any("stopped after epoch 2" in line for line in done.lines)
@@ -183,7 +170,7 @@ def test_patience_stops_and_more_of_it_goes_on(data: Path, tmp_path: Path) -> No
     assert any("stopped after epoch 3" in line for line in done.lines)
 
 
-def test_an_interrupt_leaves_the_last_checkpoint(data: Path, tmp_path: Path, seams: Seams) -> None:
+def test_an_interrupt_leaves_the_last_checkpoint(data, tmp_path, seams):
     def interrupted(rename: Any, source: Path, target: Path) -> None:
         if target.name == "epoch_3.tenzor":
             raise KeyboardInterrupt
@@ -197,9 +184,7 @@ def test_an_interrupt_leaves_the_last_checkpoint(data: Path, tmp_path: Path, sea
     assert standfast.verify(last).tensors > 0
 
 
-def test_a_folder_with_checkpoints_is_refused_untouched(
-    data: Path, trained: Path, tmp_path: Path
-) -> None:
+def test_a_folder_with_checkpoints_is_refused_untouched(data, trained, tmp_path):
     before = {path: path.read_bytes() for path in trained.iterdir()}
     done = train("--checkpoint", trained, "-d", data)
     assert done.code == 2
@@ -209,9 +194,7 @@ def test_a_folder_with_checkpoints_is_refused_untouched(
     assert {path: path.read_bytes() for path in trained.iterdir()} == before
 
 
-def test_checkpoints_go_to_another_folder_and_data_may_lie_elsewhere(
-    trained: Path, tmp_path: Path
-) -> None:
+def test_checkpoints_go_to_another_folder_and_data_may_lie_elsewhere(trained, tmp_path):
     old, new, name = trained / "epoch_3.tenzor", tmp_path / "new", "epoch_4.tenzor"
     moved = write_digits(tmp_path / "moved")
     assert train("--resume", old, "--checkpoint", new, "-d", moved).code == 0
@@ -220,7 +203,7 @@ def test_checkpoints_go_to_another_folder_and_data_may_lie_elsewhere(
     assert any(line.startswith("note: ") and line.endswith(name) for line in done.lines)
 
 
-def test_a_resume_that_would_not_be_exact_is_refused(trained: Path, tmp_path: Path) -> None:
+def test_a_resume_that_would_not_be_exact_is_refused(trained, tmp_path):
     path = copied(trained, "epoch_2.tenzor", tmp_path / "again")
     other = write_digits(tmp_path / "other", validation=31)
     for flags, told in (
@@ -252,16 +235,14 @@ def test_a_resume_that_would_not_be_exact_is_refused(trained: Path, tmp_path: Pa
         ("-s -1", "--seed"),
     ],
 )
-def test_flags_that_make_no_sense_are_refused(
-    data: Path, tmp_path: Path, flags: str, told: str
-) -> None:
+def test_flags_that_make_no_sense_are_refused(data, tmp_path, flags, told):
     done = train("--checkpoint", tmp_path / "new", "-d", data, *flags.split())
     assert (done.code, done.out) == (2, "")
     assert told in done.err
     assert not (tmp_path / "new").exists()
 
 
-def test_without_torch_the_extra_is_named(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_torch_the_extra_is_named(data, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)  # type: ignore[arg-type]
     monkeypatch.delitem(sys.modules, "standfast.tenzor.lenet", raising=False)
     done = train("-d", data)
@@ -269,7 +250,7 @@ def test_without_torch_the_extra_is_named(data: Path, monkeypatch: pytest.Monkey
     assert "torch scikit-learn" in done.err
 
 
-def test_the_display_has_progress_curves_and_checkpoints(data: Path, tmp_path: Path) -> None:
+def test_the_display_has_progress_curves_and_checkpoints(data, tmp_path):
     program = Program({"epochs": 6, "data_dir": str(data)}, folder=tmp_path / "checkpoints")
     screen, width = io.StringIO(), 60
     console = Console(file=screen, width=width, height=60, force_terminal=True)

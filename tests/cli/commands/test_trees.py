@@ -1,7 +1,5 @@
 """Trees of blocks on the command line: `.sunc` files, and snapshots in a store."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
@@ -11,8 +9,7 @@ import pytest
 from standfast import Store
 from standfast.amr.inspect.logical import logical_digest
 from tests.amr.saved_states import GAUGE, State, divided, refined, save, snapshot
-from tests.cli.conftest import Cli
-from tests.kit.cli import Terminal, call, flip, flip_in
+from tests.kit.cli import call, flip, flip_in
 
 
 @pytest.fixture
@@ -67,7 +64,7 @@ the tree is sound
 """
 
 
-def test_show_tells_the_tree_of_a_file(folder: Path) -> None:
+def test_show_tells_the_tree_of_a_file(folder):
     done = call("show", folder / "a.sunc")
     assert done.code == 0
     assert done.out.endswith("\n\n" + TREE)
@@ -86,7 +83,7 @@ def test_show_tells_the_tree_of_a_file(folder: Path) -> None:
     assert (done.code, "'blocks'" in done.lines[-1]) == (1, True)
 
 
-def test_an_unsound_tree_with_the_right_digests_is_damage(folder: Path) -> None:
+def test_an_unsound_tree_with_the_right_digests_is_damage(folder):
     unsound = folder / "unsound.sunc"
     done = call("show", unsound, "--all")
     assert done.code == 1
@@ -101,7 +98,7 @@ def test_an_unsound_tree_with_the_right_digests_is_damage(folder: Path) -> None:
     assert done.lines[1].startswith("field_slots  changed")
 
 
-def test_verify_says_that_a_tree_is_sound(folder: Path, store: Store, cli: Cli) -> None:
+def test_verify_says_that_a_tree_is_sound(folder, store, cli):
     for what in (folder / "a.sunc", "su2@1"):
         done = cli("verify", what)
         assert (done.code, "7 live blocks" in done.out) == (0, True)
@@ -112,7 +109,7 @@ def test_verify_says_that_a_tree_is_sound(folder: Path, store: Store, cli: Cli) 
     assert call("verify", save(folder / "odd.sunc", state, extras=False)).code == 1
 
 
-def test_show_tells_the_simulation_of_a_snapshot(store: Store, cli: Cli) -> None:
+def test_show_tells_the_simulation_of_a_snapshot(store, cli):
     done = cli("show", "su2@1")
     for line in (
         "  step: 1",
@@ -134,15 +131,13 @@ def test_show_tells_the_simulation_of_a_snapshot(store: Store, cli: Cli) -> None
     assert "rank0.storage.0" in cli("show", "su2@1", "--all").out
 
 
-def test_a_terminal_of_80_columns_has_room_for_the_tables(folder: Path, terminal: Terminal) -> None:
+def test_a_terminal_of_80_columns_has_room_for_the_tables(folder, terminal):
     for arguments in (("show", folder / "a.sunc"), ("diff", folder / "a.sunc", folder / "b.sunc")):
         shown = re.sub(r"\x1b\[[0-9;]*m", "", terminal(*arguments))
         assert max(len(line) for line in shown.splitlines() if str(folder) not in line) <= 80
 
 
-def test_verify_logical_prints_one_digest_however_ranks_divide_a_state(
-    folder: Path, store: Store, cli: Cli
-) -> None:
+def test_verify_logical_prints_one_digest_however_ranks_divide_a_state(folder, store, cli):
     digest, whole = logical_digest(refined(GAUGE)), folder / "a.sunc"
     ranks = [folder / f"rank{n}.sunc" for n in range(3)]
     done = call("verify", "--logical", *ranks)
@@ -168,7 +163,7 @@ def test_verify_logical_prints_one_digest_however_ranks_divide_a_state(
         assert (done.code, done.json[0]["error"]) == (1, "DigestMismatch")
 
 
-def test_diff_names_blocks_and_sites_the_worst_first(folder: Path) -> None:
+def test_diff_names_blocks_and_sites_the_worst_first(folder):
     done = call("diff", folder / "a.sunc", folder / "b.sunc")
     assert done.code == 3
     assert done.lines == [
@@ -190,7 +185,7 @@ def test_diff_names_blocks_and_sites_the_worst_first(folder: Path) -> None:
     assert tree["removed"] == [{"level": 0, "origin": [4, 0], "rank": 0, "index": 1}]
 
 
-def test_diff_says_if_only_the_places_differ(folder: Path) -> None:
+def test_diff_says_if_only_the_places_differ(folder):
     tree, arena = state = refined(GAUGE)
     tree.reorder()
     arena.defragment(tree)
@@ -200,7 +195,7 @@ def test_diff_says_if_only_the_places_differ(folder: Path) -> None:
     assert "  1 list of blocks is in another order" in done.lines
 
 
-def test_diff_of_equal_trees_finds_nothing(folder: Path, store: Store, cli: Cli) -> None:
+def test_diff_of_equal_trees_finds_nothing(folder, store, cli):
     done = call("diff", folder / "a.sunc", folder / "bare.sunc")
     assert (done.code, done.out) == (0, "7 blocks are the same, bit for bit\n")
     done = cli("diff", "su2@3", folder / "a.sunc")
@@ -211,7 +206,7 @@ def test_diff_of_equal_trees_finds_nothing(folder: Path, store: Store, cli: Cli)
     assert cli("diff", "su2@3", folder / "a.sunc").code == 1
 
 
-def test_diff_of_snapshots_of_several_ranks_names_ranks(cli: Cli) -> None:
+def test_diff_of_snapshots_of_several_ranks_names_ranks(cli):
     done = cli("diff", "su2@2", "su2@4")
     assert done.code == 3
     assert "  simulation.time: 0.75 → 0.5" in done.lines
@@ -222,9 +217,7 @@ def test_diff_of_snapshots_of_several_ranks_names_ranks(cli: Cli) -> None:
     assert list(found["removed"]) == ["rank2.random.own.kicks"]
 
 
-def test_a_snapshot_is_exported_as_the_files_of_its_ranks(
-    store: Store, cli: Cli, tmp_path: Path
-) -> None:
+def test_a_snapshot_is_exported_as_the_files_of_its_ranks(store, cli, tmp_path):
     folder = tmp_path / "exported"
     folder.mkdir()
     export = ("export", "su2@1", folder / "a.sunc")

@@ -1,18 +1,13 @@
 """`verify` inside a store."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import numpy as np
 
 import standfast
 from standfast import Store
-from tests.cli.conftest import Cli
 from tests.kit.cli import call, data_files, flip_in
 
 
-def test_verify_says_what_was_verified(store: Store, cli: Cli, tmp_path: Path) -> None:
+def test_verify_says_what_was_verified(store, cli, tmp_path):
     standfast.save(tmp_path / "model.pt", {"w": np.ones(2)})
     done = cli("verify", "gpt@100", "latest", tmp_path / "model.pt")
     gpt, bert = store.resolve("gpt@100").ref, store.resolve("bert").ref
@@ -36,7 +31,7 @@ def test_verify_says_what_was_verified(store: Store, cli: Cli, tmp_path: Path) -
     }
 
 
-def test_verify_wants_something_to_verify(cli: Cli, tmp_path: Path) -> None:
+def test_verify_wants_something_to_verify(cli, tmp_path):
     for arguments in ([], ["gpt", "--all"]):
         done = cli("verify", *arguments)
         assert done.code == 2
@@ -45,9 +40,7 @@ def test_verify_wants_something_to_verify(cli: Cli, tmp_path: Path) -> None:
     assert call("verify", "--all", "--store", tmp_path / "empty").code == 2
 
 
-def test_verify_all_reads_shared_files_once_and_names_every_damaged_checkpoint(
-    store: Store, cli: Cli
-) -> None:
+def test_verify_all_reads_shared_files_once_and_names_every_damaged_checkpoint(store, cli):
     done = cli("verify", "--all")
     assert done.code == 0
     assert "4 checkpoints, every byte: 524 kB" in done.out
@@ -70,7 +63,7 @@ def test_verify_all_reads_shared_files_once_and_names_every_damaged_checkpoint(
     assert cli("verify", "latest").code == 1, "a checkpoint that is passed over is told"
 
 
-def test_verify_oldest_verifies_one_checkpoint_however_short_the_time(cli: Cli) -> None:
+def test_verify_oldest_verifies_one_checkpoint_however_short_the_time(cli):
     done = [cli("verify", "--oldest", "--for", "0s", "--json").json["intact"] for _ in range(4)]
     assert [len(intact) for intact in done] == [1] * 4
     assert len({intact[0] for intact in done}) == 4

@@ -1,7 +1,5 @@
 """`verify --logical` of checkpoints that are no simulations, and `show` of what ranks saved."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +10,6 @@ from standfast import Store
 from standfast.store.maintenance.logical import logical
 from standfast.store.tree.per_rank import per_rank
 from tests.amr.saved_states import GAUGE, refined, snapshot
-from tests.cli.conftest import Cli
 from tests.kit.cli import flip_in
 from tests.kit.rank_threads import ThreadRanks, on_ranks
 from tests.store.save.cut import Cut, cut_framework
@@ -50,7 +47,7 @@ def store(tmp_path: Path) -> Store:
     return Store(tmp_path)
 
 
-def test_one_state_of_two_numbers_of_ranks_is_the_same(store: Store, cli: Cli) -> None:
+def test_one_state_of_two_numbers_of_ranks_is_the_same(store, cli):
     one, other = (logical(store.resolve(f"run@{step}")) for step in (1, 2))
     done = cli("verify", "--logical", "run@1", "run@2")
     run = store.find_run("run").hash
@@ -75,7 +72,7 @@ def test_one_state_of_two_numbers_of_ranks_is_the_same(store: Store, cli: Cli) -
     ]
 
 
-def test_scripts_get_all_of_it(store: Store, cli: Cli) -> None:
+def test_scripts_get_all_of_it(store, cli):
     states = [logical(store.resolve(f"run@{step}")) for step in (2, 3, 4)]
     found = cli("verify", "--logical", "--json", "run@2", "run@3", "run@4").json
     first, same, other = found
@@ -91,7 +88,7 @@ def test_scripts_get_all_of_it(store: Store, cli: Cli) -> None:
 
 
 @pytest.mark.parametrize("tensor", ["model.weight", "mine.rank1.drawn"])
-def test_damage_is_found_and_the_rest_is_verified(store: Store, cli: Cli, tensor: str) -> None:
+def test_damage_is_found_and_the_rest_is_verified(store, cli, tensor):
     flip_in(store, "run@1", tensor)
     done = cli("verify", "--logical", "run@1", "run@4")
     assert done.code == 1
@@ -99,7 +96,7 @@ def test_damage_is_found_and_the_rest_is_verified(store: Store, cli: Cli, tensor
     assert tensor in done.lines[0]
 
 
-def test_a_snapshot_is_compared_with_snapshots_only(store: Store, cli: Cli) -> None:
+def test_a_snapshot_is_compared_with_snapshots_only(store, cli):
     store.run("su2").save(1, snapshot(refined(GAUGE)))
     done = cli("verify", "--logical", "run@2", "su2@1", "run@3")
     assert done.code == 0
@@ -109,7 +106,7 @@ def test_a_snapshot_is_compared_with_snapshots_only(store: Store, cli: Cli) -> N
     ]
 
 
-def test_show_tells_boxes_and_ranks(cli: Cli) -> None:
+def test_show_tells_boxes_and_ranks(cli):
     lines = cli("show", "run@2").lines
     assert "  written by: 2 ranks" in lines
     assert "  mine.rank1.seen: 1" in lines

@@ -1,7 +1,5 @@
 """`export`, `convert`, `tag`, `note`, `rename` and `import`."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from pathlib import Path
@@ -12,11 +10,10 @@ import torch
 
 import standfast
 from standfast import Store
-from tests.cli.conftest import Cli
 from tests.kit.cli import call, weights
 
 
-def test_export_to_a_file(store: Store, cli: Cli, tmp_path: Path) -> None:
+def test_export_to_a_file(store, cli, tmp_path):
     target = tmp_path / "whole.safetensors"
     done = cli("export", "gpt@200", target)
     assert done.code == 0
@@ -35,7 +32,7 @@ def test_export_to_a_file(store: Store, cli: Cli, tmp_path: Path) -> None:
     assert list(standfast.load(export[2])) == ["weight", "bias"]
 
 
-def test_export_to_a_folder_whose_name_has_a_dot(cli: Cli, tmp_path: Path) -> None:
+def test_export_to_a_folder_whose_name_has_a_dot(cli, tmp_path):
     for name in ("model.onnx", "run.v2"):
         assert cli("export", "gpt@200", tmp_path / name).code == 2
     assert list(tmp_path.glob("*.*")) == []
@@ -49,9 +46,7 @@ def test_export_to_a_folder_whose_name_has_a_dot(cli: Cli, tmp_path: Path) -> No
 
 
 @pytest.mark.guarantee("G1")
-def test_an_export_that_fails_leaves_the_folder_as_it_was(
-    store: Store, cli: Cli, tmp_path: Path
-) -> None:
+def test_an_export_that_fails_leaves_the_folder_as_it_was(store, cli, tmp_path):
     state = {"links": {"z": np.ones(3, complex)}, "a": {"w": np.ones(3)}}
     store.run("lattice").save(1, state)
     folder = tmp_path / "folder"
@@ -67,9 +62,7 @@ def test_an_export_that_fails_leaves_the_folder_as_it_was(
     assert {path.name for path in folder.iterdir()} == names
 
 
-def test_convert_replaces_only_with_yes_and_leaves_checkpoints_to_export(
-    cli: Cli, tmp_path: Path
-) -> None:
+def test_convert_replaces_only_with_yes_and_leaves_checkpoints_to_export(cli, tmp_path):
     source, target = tmp_path / "a.npz", tmp_path / "b.safetensors"
     standfast.save(source, {"w": np.ones(3)})
     target.write_bytes(b"precious")
@@ -82,7 +75,7 @@ def test_convert_replaces_only_with_yes_and_leaves_checkpoints_to_export(
     assert not (tmp_path / "c.pt").exists()
 
 
-def test_tags_are_given_and_taken_away(store: Store, cli: Cli) -> None:
+def test_tags_are_given_and_taken_away(store, cli):
     ref = store.resolve("gpt@100").ref
     assert cli("tag", "gpt@100", "paper").out == f"tagged      {ref}: paper\n"
     assert store.resolve("paper").step == 100
@@ -96,7 +89,7 @@ def test_tags_are_given_and_taken_away(store: Store, cli: Cli) -> None:
     assert cli("tag", "--delete", "other", "--json").json == {"deleted": "other"}
 
 
-def test_a_note_is_added_and_a_run_is_renamed(store: Store, cli: Cli) -> None:
+def test_a_note_is_added_and_a_run_is_renamed(store, cli):
     assert cli("note", "gpt@100", "one").out == f"noted       {store.resolve('gpt@100').ref}\n"
     assert cli("note", "gpt@100", "two", "--json").json["note"] == "two"
     assert [note.text for note in store.resolve("gpt@100").notes] == ["one", "two"]
@@ -123,9 +116,7 @@ def test_a_note_is_added_and_a_run_is_renamed(store: Store, cli: Cli) -> None:
         "export gpt@200 no/folder/model.oxck",
     ],
 )
-def test_wrong_use_is_refused(
-    cli: Cli, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wrong_use_is_refused(cli, command, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     done = cli(*command.split())
     assert (done.code, done.out) == (2, "")
@@ -145,7 +136,7 @@ def folder(tmp_path: Path) -> Path:
     return folder
 
 
-def test_import_makes_a_run_of_a_folder_and_can_be_repeated(folder: Path, tmp_path: Path) -> None:
+def test_import_makes_a_run_of_a_folder_and_can_be_repeated(folder, tmp_path):
     new = tmp_path / "new store"
     done = call("import", folder, "--store", new)
     assert done.code == 0, done.err
@@ -172,9 +163,7 @@ def test_import_makes_a_run_of_a_folder_and_can_be_repeated(folder: Path, tmp_pa
     assert (again["taken"], again["skipped"]) == ([], [10, 20])
 
 
-def test_import_says_what_it_ignored_or_refused(
-    folder: Path, store: Store, cli: Cli, tmp_path: Path
-) -> None:
+def test_import_says_what_it_ignored_or_refused(folder, store, cli, tmp_path):
     (tmp_path / "empty").mkdir()
     assert cli("import", tmp_path / "empty").code == 2
     assert cli("import", tmp_path / "none").code == 2

@@ -1,7 +1,5 @@
 """What `dcp.save` and `dcp.load` on a store must do on several ranks: each check runs on all."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable

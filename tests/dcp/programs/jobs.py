@@ -4,8 +4,6 @@ Torch is imported only once, which takes longer than most of what is checked. Ea
 its checks ended into FOLDER: the name of each, and what went wrong, if anything did.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import traceback

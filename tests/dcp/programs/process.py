@@ -1,7 +1,5 @@
 """Save in another process: torchrun … process.py FOLDER"""
 
-from __future__ import annotations
-
 import sys
 import warnings
 from pathlib import Path

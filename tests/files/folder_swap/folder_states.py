@@ -1,7 +1,5 @@
 """Two folders of files, an old and a new one, beside others that a user put there."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from standfast.files.disk import Disk

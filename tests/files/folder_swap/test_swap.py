@@ -1,7 +1,5 @@
 """A folder is replaced whole, whatever happens, and what a user put into it stays."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil
@@ -53,7 +51,7 @@ PREFIX = aside_prefix(Path("model"))
 """Of what is written beside a folder `model`."""
 
 
-def test_a_folder_is_made_where_nothing_is_or_an_empty_one(tmp_path: Path) -> None:
+def test_a_folder_is_made_where_nothing_is_or_an_empty_one(tmp_path):
     for name in ("missing", "empty"):
         path = tmp_path / name / "model"
         path.parent.mkdir()
@@ -65,7 +63,7 @@ def test_a_folder_is_made_where_nothing_is_or_an_empty_one(tmp_path: Path) -> No
     assert stat.S_IMODE(path.stat().st_mode) == 0o700
 
 
-def test_if_the_body_raises_all_is_as_it_was(tmp_path: Path) -> None:
+def test_if_the_body_raises_all_is_as_it_was(tmp_path):
     def fail(aside: Path, error: BaseException) -> None:
         (aside / "config.json").write_bytes(b"half")
         raise error
@@ -85,7 +83,7 @@ def test_if_the_body_raises_all_is_as_it_was(tmp_path: Path) -> None:
         assert leftovers(path) == []
 
 
-def test_places_where_no_folder_can_be_written_are_named(tmp_path: Path, seams: Seams) -> None:
+def test_places_where_no_folder_can_be_written_are_named(tmp_path, seams):
     with pytest.raises(MissingFile, match="/nowhere"):
         save(tmp_path / "nowhere" / "model", LOCAL)
     (tmp_path / "file").write_bytes(b"")
@@ -106,9 +104,7 @@ def test_places_where_no_folder_can_be_written_are_named(tmp_path: Path, seams: 
 @pytest.mark.parametrize(
     "fault", [OSError(errno.EIO, "Input/output error"), KeyboardInterrupt()], ids=["EIO", "Ctrl-C"]
 )
-def test_a_save_that_fails_leaves_the_old_folder_or_the_new_one(
-    fault: BaseException, is_there: bool, disk: str, tmp_path: Path
-) -> None:
+def test_a_save_that_fails_leaves_the_old_folder_or_the_new_one(fault, is_there, disk, tmp_path):
     kind = type("Faulty", (FaultyDisk, DISKS[disk]), {})
     struck = set()
     for at in range(1, 200):
@@ -138,9 +134,7 @@ def test_a_save_that_fails_leaves_the_old_folder_or_the_new_one(
 
 
 @pytest.mark.parametrize("disk", DISKS)
-def test_a_save_killed_anywhere_leaves_the_old_folder_or_the_new_one(
-    disk: str, tmp_path: Path
-) -> None:
+def test_a_save_killed_anywhere_leaves_the_old_folder_or_the_new_one(disk, tmp_path):
     child = [sys.executable, "-m", "tests.files.killed", str(tmp_path), disk]
     done = subprocess.run(child, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -163,7 +157,7 @@ def test_a_save_killed_anywhere_leaves_the_old_folder_or_the_new_one(
     assert missing == (disk == "two renames")
 
 
-def test_only_abandoned_folders_of_this_path_are_cleaned_away(tmp_path: Path) -> None:
+def test_only_abandoned_folders_of_this_path_are_cleaned_away(tmp_path):
     path = prepare(tmp_path / "model")
     leftover = tmp_path / f"{PREFIX}00000000{NEW_SUFFIX}"
     others = [
@@ -184,7 +178,7 @@ def test_only_abandoned_folders_of_this_path_are_cleaned_away(tmp_path: Path) ->
     assert all(len(os.listdir(tmp_path / name)) == 2 for name in others)
 
 
-def test_a_file_that_is_in_an_old_folder_alone_is_never_removed(tmp_path: Path) -> None:
+def test_a_file_that_is_in_an_old_folder_alone_is_never_removed(tmp_path):
     path = prepare(tmp_path / "model")
     leftover = tmp_path / f"{PREFIX}00000000{OLD_SUFFIX}"
     write_tree(OLD | OTHERS | {"only.txt": b"here", "folder/file": b"x"}, leftover)
@@ -199,7 +193,7 @@ def test_a_file_that_is_in_an_old_folder_alone_is_never_removed(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("there", [None, {}, OTHERS], ids=["nothing", "empty", "others"])
-def test_a_folder_that_was_left_aside_is_put_back(there: Tree | None, tmp_path: Path) -> None:
+def test_a_folder_that_was_left_aside_is_put_back(there, tmp_path):
     path = tmp_path / "model"
     leftover = tmp_path / f"{PREFIX}00000000{OLD_SUFFIX}"
     write_tree(OLD | OTHERS, leftover)
@@ -217,7 +211,7 @@ def test_a_folder_that_was_left_aside_is_put_back(there: Tree | None, tmp_path: 
         assert leftovers(path) == []
 
 
-def test_without_a_durable_exchange_the_old_folder_stays(tmp_path: Path, seams: Seams) -> None:
+def test_without_a_durable_exchange_the_old_folder_stays(tmp_path, seams):
     path = prepare(tmp_path / "model")
 
     def sync_folder(sync: Any, folder: Path) -> None:
@@ -234,7 +228,7 @@ def test_without_a_durable_exchange_the_old_folder_stays(tmp_path: Path, seams: 
     assert leftovers(path) == []
 
 
-def test_a_folder_that_a_living_process_writes_is_not_cleaned_away(tmp_path: Path) -> None:
+def test_a_folder_that_a_living_process_writes_is_not_cleaned_away(tmp_path):
     path = prepare(tmp_path / "model")
     with replacing_folder(path, LOCAL, own_files) as aside:
         (aside / "first.json").write_bytes(b"1")
@@ -245,7 +239,7 @@ def test_a_folder_that_a_living_process_writes_is_not_cleaned_away(tmp_path: Pat
     assert leftovers(path) == []
 
 
-def test_a_folder_that_a_cleaner_takes_away_is_made_again(tmp_path: Path, seams: Seams) -> None:
+def test_a_folder_that_a_cleaner_takes_away_is_made_again(tmp_path, seams):
     path = prepare(tmp_path / "model")
     taken: list[Path] = []
 
@@ -262,7 +256,7 @@ def test_a_folder_that_a_cleaner_takes_away_is_made_again(tmp_path: Path, seams:
 
 
 @pytest.mark.parametrize("kind", DISKS)
-def test_files_that_come_late_are_brought_over(kind: str, tmp_path: Path, seams: Seams) -> None:
+def test_files_that_come_late_are_brought_over(kind, tmp_path, seams):
     path = prepare(tmp_path / "model")
 
     def exchange(call: Any, source: Path, target: Path) -> None:
@@ -276,7 +270,7 @@ def test_files_that_come_late_are_brought_over(kind: str, tmp_path: Path, seams:
     assert leftovers(path) == []
 
 
-def test_threads_that_replace_one_folder_at_once_leave_one_whole_folder(tmp_path: Path) -> None:
+def test_threads_that_replace_one_folder_at_once_leave_one_whole_folder(tmp_path):
     path = prepare(tmp_path / "model")
     with ThreadPoolExecutor(3) as pool:
         list(pool.map(lambda _: [save(path, LOCAL) for _ in range(5)], range(3)))
@@ -285,7 +279,7 @@ def test_threads_that_replace_one_folder_at_once_leave_one_whole_folder(tmp_path
     assert leftovers(path) == []
 
 
-def test_a_new_folder_takes_its_place_only_where_nothing_is(tmp_path: Path) -> None:
+def test_a_new_folder_takes_its_place_only_where_nothing_is(tmp_path):
     path = tmp_path / "model"
     with making_folder(path, LOCAL) as aside:
         (aside / "any.txt").write_bytes(b"1")
@@ -299,7 +293,7 @@ def test_a_new_folder_takes_its_place_only_where_nothing_is(tmp_path: Path) -> N
     assert sorted(leftovers(path)) == ["late"]
 
 
-def test_a_copy_is_made_only_where_a_link_cannot_be(tmp_path: Path, seams: Seams) -> None:
+def test_a_copy_is_made_only_where_a_link_cannot_be(tmp_path, seams):
     path = prepare(tmp_path / "model")
     big = os.urandom((2 << 20) + 77)
     (path / "big.dat").write_bytes(big)
@@ -325,7 +319,7 @@ PUT: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("name", PUT)
 @pytest.mark.parametrize("when", ["before", "meanwhile"])
-def test_what_is_not_a_file_is_refused_and_stays(name: str, when: str, tmp_path: Path) -> None:
+def test_what_is_not_a_file_is_refused_and_stays(name, when, tmp_path):
     path = prepare(tmp_path / "model")
     begun: Any = PUT[name]
     if when == "before":
@@ -366,7 +360,7 @@ def logged(request: pytest.FixtureRequest, tmp_path: Path) -> Save:
     return Save(tmp_path, request.param)
 
 
-def test_a_power_cut_at_any_moment_leaves_the_old_folder_or_the_new_one(logged: Save) -> None:
+def test_a_power_cut_at_any_moment_leaves_the_old_folder_or_the_new_one(logged):
     assert logged.violations(logged.log) == 0
 
 
@@ -374,9 +368,7 @@ def _last(log: list[Operation], *kinds: str) -> int:
     return max(i for i, operation in enumerate(log) if operation.kind in kinds)
 
 
-def test_the_new_folder_is_synced_between_the_last_link_and_the_exchange(
-    tmp_path: Path,
-) -> None:
+def test_the_new_folder_is_synced_between_the_last_link_and_the_exchange(tmp_path):
     logged = Save(tmp_path, is_there=True)
     exchange = _last(logged.log, "exchange")
     sync = max(i for i in range(exchange) if logged.log[i].kind == "sync_folder")
@@ -384,7 +376,7 @@ def test_the_new_folder_is_synced_between_the_last_link_and_the_exchange(
     assert logged.violations(logged.log[:sync] + logged.log[sync + 1 :]) > 0
 
 
-def test_the_folder_above_is_synced_before_the_old_one_is_removed(tmp_path: Path) -> None:
+def test_the_folder_above_is_synced_before_the_old_one_is_removed(tmp_path):
     logged = Save(tmp_path, is_there=True)
     (sync,) = (
         i
@@ -397,7 +389,7 @@ def test_the_folder_above_is_synced_before_the_old_one_is_removed(tmp_path: Path
     assert logged.violations(moved) > 0
 
 
-def test_a_file_that_is_not_ours_is_not_overwritten(tmp_path: Path) -> None:
+def test_a_file_that_is_not_ours_is_not_overwritten(tmp_path):
     path = prepare(tmp_path / "model")
     with (
         pytest.raises(errors.AlreadyExists, match=r"README\.md"),
@@ -415,7 +407,7 @@ def test_a_file_that_is_not_ours_is_not_overwritten(tmp_path: Path) -> None:
     assert leftovers(path) == []
 
 
-def test_what_is_ours_is_told_by_the_folder_and_not_by_names(tmp_path: Path) -> None:
+def test_what_is_ours_is_told_by_the_folder_and_not_by_names(tmp_path):
     path = tmp_path / "model"
     theirs = {"gone.json": b"mine", "other.json": b"mine"}
     write_tree(theirs, path)
@@ -429,9 +421,7 @@ def test_what_is_ours_is_told_by_the_folder_and_not_by_names(tmp_path: Path) -> 
     assert leftovers(path) == []
 
 
-def test_a_folder_that_is_exchanged_while_it_is_listed_is_listed_again(
-    tmp_path: Path,
-) -> None:
+def test_a_folder_that_is_exchanged_while_it_is_listed_is_listed_again(tmp_path):
     path = prepare(tmp_path / "model")
     (path / LIST).write_bytes(b"config.json model.bin gone.json old.bin\n")
     (path / "old.bin").write_bytes(b"only of the old one")
@@ -451,9 +441,7 @@ def test_a_folder_that_is_exchanged_while_it_is_listed_is_listed_again(
 
 @pytest.mark.parametrize("below", ["", "deep/deeper"])
 @pytest.mark.parametrize("is_empty", [True, False])
-def test_the_current_folder_is_not_replaced(
-    below: str, is_empty: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_current_folder_is_not_replaced(below, is_empty, tmp_path, monkeypatch):
     path = tmp_path / "model"
     (path / below).mkdir(parents=True)
     if not is_empty:
@@ -472,7 +460,7 @@ def test_the_current_folder_is_not_replaced(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs a folder that is a mount")
-def test_a_mount_is_found_before_anything_is_written() -> None:
+def test_a_mount_is_found_before_anything_is_written():
     with pytest.raises(errors.WriteFailed, match="/proc"):
         save(Path("/proc"), LOCAL)
 
@@ -480,8 +468,8 @@ def test_a_mount_is_found_before_anything_is_written() -> None:
 @pytest.mark.parametrize("code", [errno.EXDEV, errno.EBUSY])
 @pytest.mark.parametrize("kind", DISKS)
 def test_a_folder_that_cannot_be_moved_stays_and_the_error_says_what_it_is(
-    kind: str, code: int, tmp_path: Path, seams: Seams
-) -> None:
+    kind, code, tmp_path, seams
+):
     path = prepare(tmp_path / "model")
 
     def exchange(call: Any, source: Path, target: Path) -> None:
@@ -503,7 +491,7 @@ def test_a_folder_that_cannot_be_moved_stays_and_the_error_says_what_it_is(
 
 
 @pytest.mark.parametrize("disk", DISKS)
-def test_a_file_that_replaces_another_keeps_its_mode(disk: str, tmp_path: Path) -> None:
+def test_a_file_that_replaces_another_keeps_its_mode(disk, tmp_path):
     path = prepare(tmp_path / "model")
     path.chmod(0o755)
     (path / "config.json").chmod(0o600)
@@ -530,7 +518,7 @@ def crowded(seams: Seams, path: Path, others: int, act: Callable[[Path], object]
     return seams.disk(PlainDisk(), rename=rename)
 
 
-def test_a_save_tries_again_if_another_took_the_place(tmp_path: Path, seams: Seams) -> None:
+def test_a_save_tries_again_if_another_took_the_place(tmp_path, seams):
     theirs = {LIST: b"their.json\n", "their.json": b"theirs"}
     acts: list[Callable[[Path], object]] = [
         lambda moved: write_tree(theirs, path),
@@ -550,7 +538,7 @@ def test_a_save_tries_again_if_another_took_the_place(tmp_path: Path, seams: Sea
     assert read_tree(path.parent / left) == OTHERS
 
 
-def test_a_folder_that_is_moved_away_is_waited_for(tmp_path: Path, seams: Seams) -> None:
+def test_a_folder_that_is_moved_away_is_waited_for(tmp_path, seams):
     path = prepare(tmp_path / "model")
 
     def exchange(call: Any, source: Path, target: Path) -> None:
@@ -563,7 +551,7 @@ def test_a_folder_that_is_moved_away_is_waited_for(tmp_path: Path, seams: Seams)
     assert leftovers(path) == ["elsewhere"]
 
 
-def test_a_late_file_in_the_way_is_left_aside(tmp_path: Path, seams: Seams) -> None:
+def test_a_late_file_in_the_way_is_left_aside(tmp_path, seams):
     path = prepare(tmp_path / "model")
     (path / LIST).write_bytes(b"model.bin gone.json\n")
     (path / "config.json").unlink()
@@ -579,7 +567,7 @@ def test_a_late_file_in_the_way_is_left_aside(tmp_path: Path, seams: Seams) -> N
     assert read_tree(tmp_path / left) == late
 
 
-def test_what_tells_which_files_are_ours_is_removed_last(tmp_path: Path) -> None:
+def test_what_tells_which_files_are_ours_is_removed_last(tmp_path):
     path = prepare(tmp_path / "model")
     disk = LoggingDisk(tmp_path)
     save(path, disk)
@@ -589,7 +577,7 @@ def test_what_tells_which_files_are_ours_is_removed_last(tmp_path: Path) -> None
     assert folder.name == sync.name
 
 
-def test_files_in_a_new_folder_have_their_names_at_once(tmp_path: Path, seams: Seams) -> None:
+def test_files_in_a_new_folder_have_their_names_at_once(tmp_path, seams):
     logging = seams.disk(LoggingDisk(tmp_path))
     asked = []
     seams.disk(abandoned=lambda find, *place: asked.append(place) or find(*place))
@@ -606,7 +594,7 @@ def test_files_in_a_new_folder_have_their_names_at_once(tmp_path: Path, seams: S
     assert read_tree(tmp_path / "model") == {"a.json": b"again", "b.json": b"b"}
 
 
-def test_a_file_that_fails_in_a_new_folder_is_not_there(tmp_path: Path, seams: Seams) -> None:
+def test_a_file_that_fails_in_a_new_folder_is_not_there(tmp_path, seams):
     def full(write: Any, *_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 

@@ -1,7 +1,5 @@
 """Copies that devices make into staging: what lies where, and who waits for what."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Iterator
@@ -19,7 +17,6 @@ from standfast.tensors import Source, TensorSpec, source_of
 from standfast.tensors.sources import ALIGNMENT
 from standfast.torch.devices import DeviceSource
 from tests.kit.devices import LateDevice
-from tests.kit.seams import Seams
 
 LARGE = SMALL // 4
 """How many float32 are no small tensor."""
@@ -55,7 +52,7 @@ def released_later(device: LateDevice, seconds: float = 0.2) -> threading.Timer:
     return timer
 
 
-def test_small_tensors_lie_behind_the_others_and_tiny_ones_last() -> None:
+def test_small_tensors_lie_behind_the_others_and_tiny_ones_last():
     sizes = [4, SMALL, 100, SMALL + 4, 0, 3 * ALIGNMENT]
     specs = [TensorSpec("uint8", (size,)) for size in sizes]
     copies = laid_out(np.zeros(staged_size(specs), np.uint8), specs)
@@ -67,9 +64,7 @@ def test_small_tensors_lie_behind_the_others_and_tiny_ones_last() -> None:
     assert all(end <= copies[n].start for end, n in zip(ends, order[1:], strict=False))
 
 
-def test_small_neighbours_are_copied_at_once(
-    memory: SharedStaging,
-) -> None:
+def test_small_neighbours_are_copied_at_once(memory):
     device = LateDevice()
     between = source_of(np.arange(500.0))
     sources = [on(device, 100), on(device, 999, 1), between, on(device, 50, 2)]
@@ -79,9 +74,7 @@ def test_small_neighbours_are_copied_at_once(
 
 
 @pytest.mark.parametrize("overlapped", [(), (0, 1, 2, 3)])
-def test_no_piece_reaches_over_the_end_of_what_is_pinned_at_once(
-    memory: SharedStaging, seams: Seams, overlapped: tuple[int, ...]
-) -> None:
+def test_no_piece_reaches_over_the_end_of_what_is_pinned_at_once(memory, seams, overlapped):
     seams.bound("pinned at once", 1 << 16)
     device = LateDevice()
     sources: list[Source] = [on(device, LARGE + 7), on(device, 3 * LARGE, 1), on(device, 9000, 2)]
@@ -97,9 +90,7 @@ def test_no_piece_reaches_over_the_end_of_what_is_pinned_at_once(
     assert changed(under.copies, under.summed) == []
 
 
-def test_copies_are_compared_with_the_sums_of_their_device(
-    memory: SharedStaging,
-) -> None:
+def test_copies_are_compared_with_the_sums_of_their_device(memory):
     first, second = LateDevice("late:0"), LateDevice("late:1")
     devices = [first, second, first, second, first]
     sources = [on(device, LARGE + 3 * n, n) for n, device in enumerate(devices)]
@@ -115,9 +106,7 @@ def test_copies_are_compared_with_the_sums_of_their_device(
     assert changed(under.copies, under.summed) == []
 
 
-def test_a_device_of_which_nothing_is_overlapped_comes_first(
-    memory: SharedStaging,
-) -> None:
+def test_a_device_of_which_nothing_is_overlapped_comes_first(memory):
     first, second = LateDevice("late:0"), LateDevice("late:1")
     owned, buffer = on(first, LARGE), on(second, LARGE, 1)
     before = bytes_of([owned, buffer])
@@ -129,9 +118,7 @@ def test_a_device_of_which_nothing_is_overlapped_comes_first(
     assert bytes_of(copies) == before
 
 
-def test_without_an_overlap_all_is_copied_before_it_goes_on(
-    memory: SharedStaging,
-) -> None:
+def test_without_an_overlap_all_is_copied_before_it_goes_on(memory):
     first, second = LateDevice("late:0", 0.05), LateDevice("late:1", 0.1)
     sources = [on(first, LARGE), on(second, LARGE, 1), on(second, 5, 2)]
     before = bytes_of([*sources])
@@ -142,7 +129,7 @@ def test_without_an_overlap_all_is_copied_before_it_goes_on(
     assert bytes_of(copies) == before
 
 
-def test_a_copy_that_fails_is_told_of_when_no_other_is_under_way(memory: SharedStaging) -> None:
+def test_a_copy_that_fails_is_told_of_when_no_other_is_under_way(memory):
     broken, slow = LateDevice("late:0"), LateDevice("late:1")
     broken.fails_after = 0
     sources = [on(broken, LARGE), on(slow, LARGE, 1)]
@@ -154,7 +141,7 @@ def test_a_copy_that_fails_is_told_of_when_no_other_is_under_way(memory: SharedS
     timer.join()
 
 
-def test_staging_that_is_closed_waits_for_copies_into_it(memory: SharedStaging) -> None:
+def test_staging_that_is_closed_waits_for_copies_into_it(memory):
     device = LateDevice()
     memory.reserve(1 << 20)
     memory.pin(device)
@@ -167,9 +154,7 @@ def test_staging_that_is_closed_waits_for_copies_into_it(memory: SharedStaging) 
     timer.join()
 
 
-def test_staging_is_used_again_after_the_copies_into_it(
-    memory: SharedStaging,
-) -> None:
+def test_staging_is_used_again_after_the_copies_into_it(memory):
     slow, other = LateDevice("late:0"), LateDevice("late:1")
     timer = released_later(slow)
     memory.begin([on(slow, LARGE)], {0})  # and nobody waits for it
@@ -180,7 +165,7 @@ def test_staging_is_used_again_after_the_copies_into_it(
     assert bytes_of(copies) == bytes_of([second])
 
 
-def test_what_was_pinned_is_let_go_if_closed_meanwhile(memory: SharedStaging, seams: Seams) -> None:
+def test_what_was_pinned_is_let_go_if_closed_meanwhile(memory, seams):
     seams.bound("pinned at once", 1 << 16)
     began, parts = threading.Event(), []
     device = LateDevice()
@@ -202,7 +187,7 @@ def test_what_was_pinned_is_let_go_if_closed_meanwhile(memory: SharedStaging, se
     assert device.pinned == {}
 
 
-def test_nothing_of_the_state_is_kept_once_it_is_copied(memory: SharedStaging) -> None:
+def test_nothing_of_the_state_is_kept_once_it_is_copied(memory):
     _, under = memory.begin([on(LateDevice(), LARGE)], {0})
     under.wait()
     assert not under._begun

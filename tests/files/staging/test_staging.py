@@ -1,7 +1,5 @@
 """Staging: copies that are whole, memory that is taken once, and threads that end in time."""
 
-from __future__ import annotations
-
 import errno
 import gc
 import os
@@ -92,9 +90,7 @@ class Slow:
 
 
 @pytest.mark.parametrize("count", [1, 2, 4])
-def test_copies_stay_when_the_tensors_change(
-    staging: SharedStaging, count: int, seams: Seams
-) -> None:
+def test_copies_stay_when_the_tensors_change(staging, count, seams):
     processors(seams, count)
     arrays = tensors()
     expected = little(arrays)
@@ -111,7 +107,7 @@ def test_copies_stay_when_the_tensors_change(
         assert part.tobytes() == memory[memory.size // 4 :][: part.size].tobytes()
 
 
-def test_another_process_sees_the_same_after_growing_too(staging: SharedStaging) -> None:
+def test_another_process_sees_the_same_after_growing_too(staging):
     arrays = tensors()
     staged = Staged(os.dup(staging.fileno()))
     for some in (arrays[:1], arrays):
@@ -119,7 +115,7 @@ def test_another_process_sees_the_same_after_growing_too(staging: SharedStaging)
         assert content([*staged.copies([s.spec for s in sources(some)])]) == little(some)
 
 
-def test_memory_is_touched_by_reserve_and_kept(staging: SharedStaging, seams: Seams) -> None:
+def test_memory_is_touched_by_reserve_and_kept(staging, seams):
     for kernel_helps in (True, False):
         if not kernel_helps:
             seams.system(mapping._libc, madvise=refusing(errno.EINVAL))
@@ -132,7 +128,7 @@ def test_memory_is_touched_by_reserve_and_kept(staging: SharedStaging, seams: Se
         assert staging.size == touched(staging) == start + 8 * MIB
 
 
-def test_without_more_memory_the_old_is_kept(staging: SharedStaging, seams: Seams) -> None:
+def test_without_more_memory_the_old_is_kept(staging, seams):
     staging.reserve(MIB)
     seams.system(mapping._libc, madvise=refusing(errno.ENOMEM))
     with pytest.raises(errors.WriteFailed, match="2,097,152") as caught:
@@ -142,7 +138,7 @@ def test_without_more_memory_the_old_is_kept(staging: SharedStaging, seams: Seam
     assert content(staging.stage(sources([np.ones(100)]))) == little([np.ones(100)])
 
 
-def test_close_ends_a_reserve_that_goes_on(staging: SharedStaging, seams: Seams) -> None:
+def test_close_ends_a_reserve_that_goes_on(staging, seams):
     began = threading.Event()
 
     def madvise(call: Any, *_: object) -> int:
@@ -162,7 +158,7 @@ def test_close_ends_a_reserve_that_goes_on(staging: SharedStaging, seams: Seams)
         staging.reserve(1)
 
 
-def test_close_gives_the_memory_back(staging: SharedStaging) -> None:
+def test_close_gives_the_memory_back(staging):
     staging.reserve(MIB)
     fd, file = staging.fileno(), os.fstat(staging.fileno()).st_ino
     assert mappings(file) == 1
@@ -174,7 +170,7 @@ def test_close_gives_the_memory_back(staging: SharedStaging) -> None:
         assert os.fstat(fd).st_ino != file
 
 
-def test_a_helping_thread_finishes_what_it_took(staging: SharedStaging, seams: Seams) -> None:
+def test_a_helping_thread_finishes_what_it_took(staging, seams):
     processors(seams, 2)
     main = threading.get_ident()
 
@@ -189,7 +185,7 @@ def test_a_helping_thread_finishes_what_it_took(staging: SharedStaging, seams: S
 
 
 @pytest.mark.parametrize("where", ["caller", "other"])
-def test_an_error_waits_for_all_threads(staging: SharedStaging, where: str, seams: Seams) -> None:
+def test_an_error_waits_for_all_threads(staging, where, seams):
     processors(seams, 4)
     main = threading.get_ident()
     reading: set[int] = set()
@@ -210,7 +206,7 @@ def test_an_error_waits_for_all_threads(staging: SharedStaging, where: str, seam
     assert content(staging.stage(sources([np.arange(9)]))) == little([np.arange(9)])
 
 
-def test_ctrl_c_waits_for_a_thread_all_the_same(staging: SharedStaging, seams: Seams) -> None:
+def test_ctrl_c_waits_for_a_thread_all_the_same(staging, seams):
     processors(seams, 2)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a job of a shell has none
     main = threading.get_ident()
@@ -233,7 +229,7 @@ def test_ctrl_c_waits_for_a_thread_all_the_same(staging: SharedStaging, seams: S
     assert finished == [1]
 
 
-def test_a_forked_child_lets_go_of_it(staging: SharedStaging) -> None:
+def test_a_forked_child_lets_go_of_it(staging):
     staging.stage(sources([np.ones(1000)]))
     fd = staging.fileno()
     child = os.fork()
@@ -248,7 +244,7 @@ def test_a_forked_child_lets_go_of_it(staging: SharedStaging) -> None:
     assert content(staging.stage(sources([np.ones(10)]))) == little([np.ones(10)])
 
 
-def test_a_hundred_saves_take_no_more_memory_than_one(staging: SharedStaging) -> None:
+def test_a_hundred_saves_take_no_more_memory_than_one(staging):
     some = sources([np.ones(1000), np.ones(50_000)])
     file = os.fstat(staging.fileno()).st_ino
     staging.stage(some)
@@ -280,7 +276,7 @@ NEW = ("memory.max", "memory.current")
 OLD = ("memory.limit_in_bytes", "memory.usage_in_bytes")
 
 
-def test_without_groups_the_machine_counts(system: Path) -> None:
+def test_without_groups_the_machine_counts(system):
     assert available() == 9000 << 10
     (system / "cgroup").write_text("nonsense\n0::\n:::\n")
     limit(system, "", "many", 2, NEW)
@@ -289,13 +285,13 @@ def test_without_groups_the_machine_counts(system: Path) -> None:
     assert available() is None
 
 
-def test_a_container_has_what_its_root_has(system: Path) -> None:
+def test_a_container_has_what_its_root_has(system):
     (system / "cgroup").write_text("0::/\n")
     limit(system, "", "5000", 2000, NEW)
     assert available() == 3000
 
 
-def test_a_job_of_a_scheduler_has_what_the_least_of_its_groups_has(system: Path) -> None:
+def test_a_job_of_a_scheduler_has_what_the_least_of_its_groups_has(system):
     (system / "cgroup").write_text("0::/slurm/job_7/step_0\n")
     limit(system, "slurm", "max", 90, NEW)
     limit(system, "slurm/job_7", "7000", 3000, NEW)
@@ -303,7 +299,7 @@ def test_a_job_of_a_scheduler_has_what_the_least_of_its_groups_has(system: Path)
     assert available() == 4000
 
 
-def test_groups_of_older_kernels_count_too(system: Path) -> None:
+def test_groups_of_older_kernels_count_too(system):
     (system / "cgroup").write_text("5:cpu,cpuacct:/x\n9:memory:/docker/a\n0::/\n")
     limit(system, "memory/docker/a", "6000", 1000, OLD)
     limit(system, "memory", str((1 << 63) - 4096), 10, OLD)

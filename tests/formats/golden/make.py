@@ -4,8 +4,6 @@ They stay as they are. A writer that changes gets new files beside them, by new 
 whatever was written once is read for ever.
 """
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Damaged `.npz` files: a table row for each way in which one can be wrong."""
 
-from __future__ import annotations
-
 import io
 import zlib
 from functools import partial

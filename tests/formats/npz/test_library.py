@@ -1,7 +1,5 @@
 """npz files against NumPy itself, and what shows only when an array is taken."""
 
-from __future__ import annotations
-
 import io
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +13,6 @@ from hypothesis import strategies as st
 import standfast
 from standfast.errors import BadArchive, DamagedFile, DigestMismatch, NotVerified, SizeMismatch
 from standfast.formats import format_named
-from tests.formats.builders import Array
 from tests.formats.npz.malformed import SIX, bomb, file_of, npy, packed, saved, sealed
 from tests.formats.torch.builders import deflated
 from tests.formats.zip.builders import archive
@@ -33,7 +30,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("npz")
 
 
-def test_what_the_cases_are_made_of_is_sound(tmp_path: Path) -> None:
+def test_what_the_cases_are_made_of_is_sound(tmp_path):
     path = tmp_path / "file.npz"
     whole = {"plain": file_of(npy()), "packed": packed(npy()), "sealed": sealed(), "saved": saved()}
     for kind, data in whole.items():
@@ -47,9 +44,7 @@ def test_what_the_cases_are_made_of_is_sound(tmp_path: Path) -> None:
 
 @given(states, st.booleans())
 @settings(max_examples=20, deadline=None)
-def test_what_numpy_writes_opens_here(
-    folder: Path, state: dict[str, Array], compressed: bool
-) -> None:
+def test_what_numpy_writes_opens_here(folder, state, compressed):
     path = folder / "theirs.npz"
     SAVES[compressed](path, **state)
     for mapped in (True, False):
@@ -62,7 +57,7 @@ def test_what_numpy_writes_opens_here(
 
 @given(states, st.booleans())
 @settings(max_examples=20, deadline=None)
-def test_what_we_write_opens_there(folder: Path, state: dict[str, Array], extras: bool) -> None:
+def test_what_we_write_opens_there(folder, state, extras):
     path = folder / "ours.npz"
     standfast.save(path, state, extras=extras)
     with np.load(path, allow_pickle=False) as file:
@@ -72,9 +67,7 @@ def test_what_we_write_opens_there(folder: Path, state: dict[str, Array], extras
 
 @pytest.mark.parametrize("mapped", [True, False])
 @pytest.mark.parametrize("compressed", [True, False])
-def test_any_order_of_bytes_and_elements_gives_the_values(
-    compressed: bool, mapped: bool, tmp_path: Path
-) -> None:
+def test_any_order_of_bytes_and_elements_gives_the_values(compressed, mapped, tmp_path):
     path, again = tmp_path / "file.npz", tmp_path / "new.npz"
     dtypes = ("<f4", ">f4", ">i8", "<c16", ">c16", ">u2", "|b1", "|i1")
     plain: dict[str, Any] = {d: np.arange(24).reshape(2, 3, 4).astype(d) for d in dtypes}
@@ -110,9 +103,7 @@ BROKEN = {
 
 @pytest.mark.parametrize("mapped", [True, False])
 @pytest.mark.parametrize("broken", BROKEN)
-def test_a_compressed_array_that_is_broken_is_found_when_it_is_taken(
-    broken: str, mapped: bool, tmp_path: Path
-) -> None:
+def test_a_compressed_array_that_is_broken_is_found_when_it_is_taken(broken, mapped, tmp_path):
     data, error = BROKEN[broken]
     path, new = tmp_path / "file.npz", tmp_path / "new.safetensors"
     path.write_bytes(data)
@@ -126,7 +117,7 @@ def test_a_compressed_array_that_is_broken_is_found_when_it_is_taken(
     assert not new.exists()
 
 
-def test_a_compressed_array_that_is_broken_behind_its_header_is_found() -> None:
+def test_a_compressed_array_that_is_broken_behind_its_header_is_found():
     noise = np.random.default_rng(7).bytes(5000)
     whole = deflated("a.npy", npy("'|u1'", shape="(5000,)", data=noise))
     half = whole.data[: len(whole.data) // 2]
@@ -146,9 +137,7 @@ def test_a_compressed_array_that_is_broken_behind_its_header_is_found() -> None:
 
 
 @pytest.mark.parametrize("mapped", [True, False])
-def test_a_damaged_stored_array_of_numpy_is_found_by_its_checksum(
-    mapped: bool, tmp_path: Path
-) -> None:
+def test_a_damaged_stored_array_of_numpy_is_found_by_its_checksum(mapped, tmp_path):
     path, w = tmp_path / "a.npz", np.arange(1000.0)
     np.savez(path, fine=np.ones(9), w=w, f=np.ones((2, 3), order="F"))
     with pytest.warns(NotVerified, match="CRC-32"):
@@ -166,7 +155,7 @@ def test_a_damaged_stored_array_of_numpy_is_found_by_its_checksum(
     assert standfast.load(path, verify=False, mapped=mapped)["w"].size == 1000
 
 
-def test_mapped_arrays_are_views_of_the_file_and_aligned(tmp_path: Path) -> None:
+def test_mapped_arrays_are_views_of_the_file_and_aligned(tmp_path):
     state = {"odd": np.ones(3, np.uint8), "w": np.arange(1000.0)}
     standfast.save(tmp_path / "ours.npz", state)
     np.savez(tmp_path / "theirs.npz", **state)

@@ -1,7 +1,5 @@
 """NumPy's .npy header: read as NumPy reads it, written byte for byte as NumPy writes it."""
 
-from __future__ import annotations
-
 import io
 import random
 import sys
@@ -52,7 +50,7 @@ VERSIONS = [(1, 0), (2, 0), (3, 0)]
 
 @given(st.sampled_from(sorted(CODE_OF)), shapes)
 @settings(max_examples=200, deadline=None)
-def test_we_write_what_numpy_writes(dtype: str, shape: tuple[int, ...]) -> None:
+def test_we_write_what_numpy_writes(dtype, shape):
     array = np.zeros(shape, DTYPES[dtype].numpy)
     data = saved(array)
     own = write_header(TensorSpec(dtype, shape))
@@ -61,7 +59,7 @@ def test_we_write_what_numpy_writes(dtype: str, shape: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("shape", [(10**n,) for n in range(18)] + [(1,) * 64, (7, 10**17)])
-def test_each_length_of_text_is_padded_as_numpy_does(shape: tuple[int, ...]) -> None:
+def test_each_length_of_text_is_padded_as_numpy_does(shape):
     target = io.BytesIO()
     header = {"descr": "<f4", "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(target, header)
@@ -72,9 +70,7 @@ def test_each_length_of_text_is_padded_as_numpy_does(shape: tuple[int, ...]) -> 
     *(st.sampled_from(each) for each in (sorted(CODE_OF), "<>=", VERSIONS)), shapes, st.booleans()
 )
 @settings(max_examples=200, deadline=None)
-def test_we_read_what_numpy_writes(
-    dtype: str, order: str, version: tuple[int, int], shape: tuple[int, ...], fortran: bool
-) -> None:
+def test_we_read_what_numpy_writes(dtype, order, version, shape, fortran):
     array = np.zeros(shape, DTYPES[dtype].numpy.newbyteorder(order), "F" if fortran else "C")
     data = saved(array, version)
     found = read_header(data)
@@ -100,20 +96,20 @@ ODD_BUT_READ = {
 
 
 @pytest.mark.parametrize("name", ODD_BUT_READ)
-def test_what_is_odd_is_read_as_numpy_reads_it(name: str) -> None:
+def test_what_is_odd_is_read_as_numpy_reads_it(name):
     data = header_of(ODD_BUT_READ[name])
     found = read_header(data)
     assert (found.dtype, found.shape, found.fortran_order) == ("float32", (3,), False)
     assert seen_by_numpy(data) == ((3,), False, np.dtype("<f4"))
 
 
-def test_a_single_byte_has_no_order() -> None:
+def test_a_single_byte_has_no_order():
     for name in ("uint8", "bool"):
         assert not read_header(header_of(fields(f"'>{CODE_OF[name]}'"))).big_endian
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_header_cut_anywhere_is_truncated(version: tuple[int, int]) -> None:
+def test_a_header_cut_anywhere_is_truncated(version):
     data = saved(np.zeros((2, 3)), version)
     size = read_header(data).size
     assert read_header(data[:size]) == read_header(data)
@@ -122,7 +118,7 @@ def test_a_header_cut_anywhere_is_truncated(version: tuple[int, int]) -> None:
             read_header(data[:length])
 
 
-def test_deep_nesting_is_refused_at_once() -> None:
+def test_deep_nesting_is_refused_at_once():
     for text in ("(" * 60_000, "{" * 60_000, fields(shape="(" * 60_000), fields("[" * 60_000)):
         limit = sys.getrecursionlimit()
         with processor_limit(0.5), pytest.raises(errors.StandfastError):
@@ -130,14 +126,14 @@ def test_deep_nesting_is_refused_at_once() -> None:
         assert sys.getrecursionlimit() == limit
 
 
-def test_the_longest_header_is_read() -> None:
+def test_the_longest_header_is_read():
     text = fields() + " " * (MAX_HEADER - 12 - len(fields()) - 1)
     assert read_header(header_of(text, (2, 0))).size == MAX_HEADER
     with pytest.raises(errors.LimitExceeded):
         read_header(header_of(text + " ", (2, 0)))
 
 
-def test_what_we_read_after_random_damage_numpy_reads_too() -> None:
+def test_what_we_read_after_random_damage_numpy_reads_too():
     rng = random.Random(1)
     seeds = [saved(np.zeros(shape, "<f4")) for shape in ((), (3,), (2, 12), (0, 7))]
     seeds += [header_of(text) for text in ODD_BUT_READ.values()]
@@ -159,7 +155,7 @@ def test_what_we_read_after_random_damage_numpy_reads_too() -> None:
     assert accepted > 150
 
 
-def test_a_dtype_that_numpy_would_not_give_back_is_refused() -> None:
+def test_a_dtype_that_numpy_would_not_give_back_is_refused():
     for dtype in DTYPES.keys() - CODE_OF.keys():
         with pytest.raises(errors.UnsupportedDType, match=dtype):
             write_header(TensorSpec(dtype, (2,)))
@@ -169,6 +165,6 @@ def test_a_dtype_that_numpy_would_not_give_back_is_refused() -> None:
 
 
 @pytest.mark.parametrize("shape", [(1,) * 65, (2**59, 0), (2**40, 2**40)])
-def test_a_shape_that_we_would_not_read_is_not_written(shape: tuple[int, ...]) -> None:
+def test_a_shape_that_we_would_not_read_is_not_written(shape):
     with pytest.raises(errors.UnsupportedShape):
         write_header(TensorSpec("float32", shape))

@@ -1,7 +1,5 @@
 """Builds OXCK files byte by byte, right and wrong ones, and reads them as the original does."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Mapping, Sequence
 from functools import partial

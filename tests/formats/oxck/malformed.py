@@ -1,7 +1,5 @@
 """Damaged OXCK files: a table row for each way in which one can be wrong."""
 
-from __future__ import annotations
-
 from standfast import errors
 from tests.formats.builders import chunks, texts, unchecked
 from tests.formats.oxck.builders import file_of, floats, sealed_file, tensor

@@ -1,12 +1,8 @@
 """The OXCK format: the golden file, what is written and read back, what is refused."""
 
-from __future__ import annotations
-
 import io
 import math
 import warnings
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,16 +14,15 @@ from standfast import errors
 from standfast.formats.oxck import file as oxck
 from standfast.tensors import DTYPES, TensorSpec
 from tests import GOLDEN
-from tests.formats.builders import Array, chunks, opened
+from tests.formats.builders import chunks, opened
 from tests.formats.oxck.builders import file_of, floats, original_read, saved, sealed_file, tensor
-from tests.kit.seams import Seams
 from tests.kit.strategies import arrays, metadata, names, same_bytes
 
 METADATA = {"lang": "日本語 ünï", "loss": "0.123", "note": 'say "hi" \\ back', "step": "1000"}
 ONE = {"x": np.ones(1, np.float32)}
 
 
-def test_the_golden_file_holds_what_was_saved() -> None:
+def test_the_golden_file_holds_what_was_saved():
     expected = {
         "layer.0.weight": np.arange(24).reshape(2, 3, 4) * 0.5 - 3,
         "layer.0.bias": [math.nan, math.inf, -0.0, 1e-40],
@@ -46,9 +41,7 @@ def test_the_golden_file_holds_what_was_saved() -> None:
 
 @settings(deadline=None)
 @given(st.dictionaries(names, arrays(["float32"]), max_size=4), metadata)
-def test_tensors_come_back_as_they_were_saved(
-    tensors: dict[str, Array], metadata: dict[str, Any]
-) -> None:
+def test_tensors_come_back_as_they_were_saved(tensors, metadata):
     data = saved(tensors, metadata)
     file = opened(data)
     assert (list(file), file.metadata, file.has_digests) == (list(tensors), metadata, True)
@@ -64,7 +57,7 @@ def test_tensors_come_back_as_they_were_saved(
     assert saved(dict(file), metadata) == data
 
 
-def test_our_keys_have_the_bytes_of_their_page() -> None:
+def test_our_keys_have_the_bytes_of_their_page():
     elements = floats(1, 2)
     text = (
         f'{{"a":"3","standfast.chunks":"{chunks(elements)}","standfast.digest":"SEAL",'
@@ -77,7 +70,7 @@ def test_our_keys_have_the_bytes_of_their_page() -> None:
 
 
 @pytest.mark.parametrize("start", ['a"', '{"', ',"', '"'])
-def test_a_key_or_value_that_looks_like_ours_is_only_a_key_or_value(start: str) -> None:
+def test_a_key_or_value_that_looks_like_ours_is_only_a_key_or_value(start):
     key = f'{start}standfast.digest":"'
     given = {key: "v" * 80, "b": key, "standfast": key}
     file = opened(saved(ONE, given))
@@ -85,9 +78,7 @@ def test_a_key_or_value_that_looks_like_ours_is_only_a_key_or_value(start: str) 
 
 
 @pytest.mark.parametrize("mapped", [True, False])
-def test_tensors_that_are_not_aligned_in_the_file_are_in_memory(
-    mapped: bool, tmp_path: Path
-) -> None:
+def test_tensors_that_are_not_aligned_in_the_file_are_in_memory(mapped, tmp_path):
     path, array = tmp_path / "file.oxck", np.arange(6, dtype=np.float32).reshape(2, 3)
     for name in ("a", "ab", "abc", "abcd"):
         path.write_bytes(file_of("{}", tensor(name, (2, 3), array.tobytes())))
@@ -101,18 +92,18 @@ def test_tensors_that_are_not_aligned_in_the_file_are_in_memory(
         assert loaded.flags.writeable
 
 
-def test_a_shape_without_dimensions_has_one_element_or_none() -> None:
+def test_a_shape_without_dimensions_has_one_element_or_none():
     one = opened(file_of("{}", tensor("x", (), floats(7))))
     assert (one["x"].shape, float(one["x"])) == ((), 7.0)
     none = opened(file_of("{}", tensor("x", (), b"")))
     assert (none["x"].shape, none.spec("x")) == ((0,), TensorSpec("float32", (0,)))
 
 
-def test_flags_are_ignored() -> None:
+def test_flags_are_ignored():
     assert opened(file_of('{"a":"b"}', flags=2**64 - 1)).metadata == {"a": "b"}
 
 
-def test_names_of_any_kind_and_64_dimensions_are_written_and_read() -> None:
+def test_names_of_any_kind_and_64_dimensions_are_written_and_read():
     array = np.ones((1,) * 64, np.float32)
     given = dict.fromkeys(("", "../../x", "é" * 32_767), array)
     file = opened(saved(given))
@@ -120,7 +111,7 @@ def test_names_of_any_kind_and_64_dimensions_are_written_and_read() -> None:
     assert same_bytes(file[""], array)
 
 
-def test_another_dtype_is_refused_by_name_or_cast() -> None:
+def test_another_dtype_is_refused_by_name_or_cast():
     for dtype in set(DTYPES) - {"float32"}:
         specs = [("fine", TensorSpec("float32", (2,))), ("odd one", TensorSpec(dtype, (8,)))]
         with pytest.raises(errors.UnsupportedDType, match="'odd one'"):
@@ -131,7 +122,7 @@ def test_another_dtype_is_refused_by_name_or_cast() -> None:
         assert (found.dtype, found.tolist()) == (np.float32, array.tolist())
 
 
-def test_what_cannot_be_written_is_refused(seams: Seams) -> None:
+def test_what_cannot_be_written_is_refused(seams):
     for pairs, error in (
         ([("n" * 65_536, (1,))], errors.BadName),
         ([("x", (1,)), ("x", (1,))], errors.DuplicateName),
@@ -144,7 +135,7 @@ def test_what_cannot_be_written_is_refused(seams: Seams) -> None:
         saved({}, {"text": "x" * 1000}, extras=False)
 
 
-def test_metadata_that_is_no_text_needs_our_extras() -> None:
+def test_metadata_that_is_no_text_needs_our_extras():
     with pytest.raises(errors.RefusedMetadata, match="'step'"):
         saved(ONE, {"step": 3}, extras=False)
     assert opened(saved(ONE, {"step": 3}, extras=False, cast=True)).metadata == {"step": "3"}

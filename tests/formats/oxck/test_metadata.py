@@ -1,7 +1,5 @@
 """The lenient metadata of OXCK, rule by rule and against the original's own parser."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -30,13 +28,13 @@ ACCEPTED += [r"""{"a":"\n\r\t"}""", '{"a":"\n\0\x1c\x7f"}', '{"{:,}":"},{"}', '{
 ACCEPTED += ['{"a":"b","c":"d","a":"e"}', '{"a\\n":"b","a\n":"c"}', '{"重み":"ü😀"}']
 
 
-def test_lenient_text_is_read_as_the_original_reads_it() -> None:
+def test_lenient_text_is_read_as_the_original_reads_it():
     for text in ACCEPTED:
         assert from_text(text.encode()) == original_metadata(text), text
     assert from_text(b'{,"a":"b" "c\\n":"\\"",, "a":"d"}') == {"a": "d", "c\n": '"'}
 
 
-def test_what_is_refused_the_original_refuses_too() -> None:
+def test_what_is_refused_the_original_refuses_too():
     refused = [row.content[28:] for row in rows(METADATA)]
     # What is no white space to the original is none here.
     for separator in ("\x1c", "\x1d", "\x1e", "\x1f", "\u200b", "\u180e", "\ufeff"):
@@ -66,7 +64,7 @@ pieces = st.lists(
 
 @settings(max_examples=300, deadline=None)
 @given(st.one_of(pieces, pieces.map(lambda inner: f"{{{inner}}}")))
-def test_any_text_is_read_or_refused_as_by_the_original(text: str) -> None:
+def test_any_text_is_read_or_refused_as_by_the_original(text):
     assert outcome(lambda: from_text(text.encode())) == outcome(lambda: original_metadata(text))
 
 
@@ -85,17 +83,17 @@ def loose(draw: st.DrawFn) -> str:
 
 @settings(max_examples=200, deadline=None)
 @given(loose())
-def test_loose_pairs_are_read_or_refused_as_by_the_original(text: str) -> None:
+def test_loose_pairs_are_read_or_refused_as_by_the_original(text):
     assert outcome(lambda: from_text(text.encode())) == outcome(lambda: original_metadata(text))
 
 
 @given(st.dictionaries(texts, texts, max_size=5))
-def test_metadata_is_written_as_the_original_writes_it(metadata: dict[str, str]) -> None:
+def test_metadata_is_written_as_the_original_writes_it(metadata):
     text = to_text(metadata)
     assert text == original_text(metadata)
     assert from_text(text.encode()) == original_metadata(text) == metadata
 
 
-def test_keys_are_sorted_by_their_bytes() -> None:
+def test_keys_are_sorted_by_their_bytes():
     given = {"é": "2", "z": "1", "Z": "0", "\U0001f600": "4", "\uffff": "3"}
     assert to_text(given) == '{"Z":"0","z":"1","é":"2","\uffff":"3","\U0001f600":"4"}'

@@ -1,7 +1,5 @@
 """Streams: pipes, sockets that stay open, and readers that give little."""
 
-from __future__ import annotations
-
 import io
 import os
 import socket
@@ -79,7 +77,7 @@ class Stingy(io.RawIOBase):
 
 
 @every_read
-def test_short_reads_are_put_together(read: str) -> None:
+def test_short_reads_are_put_together(read):
     file, use = READS[read]
     for most in (7, 4096, 1 << 30):
         stream = Stingy(FILES[file] + b"and more", most)
@@ -88,7 +86,7 @@ def test_short_reads_are_put_together(read: str) -> None:
 
 
 @every_read
-def test_a_pipe_is_read(read: str) -> None:
+def test_a_pipe_is_read(read):
     file, use = READS[read]
     source, target = os.pipe()
 
@@ -115,9 +113,7 @@ def sockets() -> Iterator[tuple[socket.socket, socket.socket]]:
 
 @pytest.mark.parametrize("buffering", [0, -1], ids=["raw", "buffered"])
 @every_read
-def test_a_socket_that_stays_open_is_read_to_the_last_tensor(
-    read: str, buffering: int, sockets: tuple[socket.socket, socket.socket]
-) -> None:
+def test_a_socket_that_stays_open_is_read_to_the_last_tensor(read, buffering, sockets):
     file, use = READS[read]
     ours, theirs = sockets
     # Had it waited for more, the time-out of the socket would say so.
@@ -129,7 +125,7 @@ def test_a_socket_that_stays_open_is_read_to_the_last_tensor(
             sender.join()
 
 
-def test_several_checkpoints_follow_each_other_in_one_stream() -> None:
+def test_several_checkpoints_follow_each_other_in_one_stream():
     stream = io.BytesIO()
     for step in range(3):
         checkpoint = Checkpoint(digests=step == 1)
@@ -143,9 +139,7 @@ def test_several_checkpoints_follow_each_other_in_one_stream() -> None:
     assert stream.read() == b""
 
 
-def test_what_is_written_to_a_socket_is_what_is_saved(
-    sockets: tuple[socket.socket, socket.socket],
-) -> None:
+def test_what_is_written_to_a_socket_is_what_is_saved(sockets):
     ours, theirs = sockets
     with theirs.makefile("wb", buffering=0) as stream:
         small = {"last": TENSORS["last"]}
@@ -180,7 +174,7 @@ HALF = FILES["oxck without extras"][:1000]
 @pytest.mark.parametrize(
     "then", [OSError(5, ""), ConnectionResetError(104, ""), ValueError("closed"), None, "text"]
 )
-def test_a_stream_that_fails_is_an_error_of_input(then: Any) -> None:
+def test_a_stream_that_fails_is_an_error_of_input(then):
     with pytest.raises(Io) as refused:
         Checkpoint.read_from(Broken(HALF, then))  # type: ignore[arg-type]
     assert isinstance(refused.value, FileError)
@@ -189,7 +183,7 @@ def test_a_stream_that_fails_is_an_error_of_input(then: Any) -> None:
         standfast.open(Broken(HALF, then))  # type: ignore[arg-type]
 
 
-def test_a_stream_that_ends_is_truncated() -> None:
+def test_a_stream_that_ends_is_truncated():
     with pytest.raises(TruncatedData) as refused:
         Checkpoint.read_from(io.BytesIO(HALF))
     cut = 1000 - HALF.index(floats(0, 1))
@@ -198,7 +192,7 @@ def test_a_stream_that_ends_is_truncated() -> None:
         standfast.open(io.BytesIO(HALF))
 
 
-def test_a_stream_is_asked_for_bounded_pieces() -> None:
+def test_a_stream_is_asked_for_bounded_pieces():
     asked: list[int] = []
 
     class Listening(io.BytesIO):
@@ -217,9 +211,7 @@ def test_a_stream_is_asked_for_bounded_pieces() -> None:
 @pytest.mark.parametrize(
     ("data", "error"), [(b"NOPE", InvalidMagic), (b"OXCK\2\0\0\0", UnsupportedVersion)]
 )
-def test_a_stream_of_something_else_is_known_by_its_first_bytes(
-    data: bytes, error: type[Exception], sockets: tuple[socket.socket, socket.socket]
-) -> None:
+def test_a_stream_of_something_else_is_known_by_its_first_bytes(data, error, sockets):
     ours, theirs = sockets
     theirs.sendall(data)
     with ours.makefile("rb", buffering=0) as stream, pytest.raises(error):

@@ -1,7 +1,5 @@
 """Builds safetensors files byte by byte, right ones and wrong ones, for the tests of the reader."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """Damaged safetensors files: the text of the header, its tensors, and where their bytes lie."""
 
-from __future__ import annotations
-
 import json
 
 from standfast import errors

@@ -1,7 +1,5 @@
 """Damaged safetensors files: the metadata strings, the typed values, and Standfast's own keys."""
 
-from __future__ import annotations
-
 import json
 
 from standfast import errors

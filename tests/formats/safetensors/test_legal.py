@@ -1,12 +1,9 @@
 """Files that look odd and are legal: each opens, with just these tensors and metadata."""
 
-from __future__ import annotations
-
 import json
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -207,7 +204,7 @@ LEGAL: tuple[Legal, ...] = (
 
 
 @pytest.mark.parametrize("legal", LEGAL, ids=lambda legal: legal.name)
-def test_it_opens_and_holds_what_it_should(legal: Legal, tmp_path: Path) -> None:
+def test_it_opens_and_holds_what_it_should(legal, tmp_path):
     path = tmp_path / "file.safetensors"
     path.write_bytes(legal.data)
     theirs = dict(safetensors.deserialize(legal.data))

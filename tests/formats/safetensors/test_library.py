@@ -1,7 +1,5 @@
 """The reference library reads what we write, and we read what it writes, with equal bytes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +14,7 @@ from hypothesis import strategies as st
 import standfast
 from standfast.errors import NotVerified
 from standfast.formats.safetensors.file import CODE_OF
-from standfast.tensors import DTYPES, Packed, TensorSpec
-from tests.formats.builders import Array
+from standfast.tensors import DTYPES, TensorSpec
 from tests.formats.safetensors.builders import one_tensor
 from tests.kit.strategies import arrays, names, packed
 
@@ -29,7 +26,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @given(st.dictionaries(names, arrays() | packed(), max_size=6))
 @settings(max_examples=60, deadline=None)
-def test_the_library_reads_what_we_write(folder: Path, tensors: dict[str, Array | Packed]) -> None:
+def test_the_library_reads_what_we_write(folder, tensors):
     path = folder / "ours.safetensors"
     standfast.save(path, tensors, {"step": 1})
     theirs = dict(safetensors.deserialize(path.read_bytes()))
@@ -42,7 +39,7 @@ def test_the_library_reads_what_we_write(folder: Path, tensors: dict[str, Array 
             assert bytes(view["data"]) == file[name].tobytes()
 
 
-def test_we_read_what_the_library_writes(tmp_path: Path) -> None:
+def test_we_read_what_the_library_writes(tmp_path):
     path = tmp_path / "theirs.safetensors"
     tensors = {"odd": torch.ones(3, dtype=torch.uint8)}
     for name in CODE_OF:
@@ -62,7 +59,7 @@ def test_we_read_what_the_library_writes(tmp_path: Path) -> None:
         assert torch.equal(loaded[name].view(torch.uint8), tensor.view(torch.uint8))
 
 
-def test_all_dtypes_of_the_library_are_known() -> None:
+def test_all_dtypes_of_the_library_are_known():
     with pytest.raises(safetensors.SafetensorError) as refused:
         safetensors.deserialize(one_tensor(dtype='"?"'))
     listed = str(refused.value).partition("expected one of ")[2]
@@ -70,7 +67,7 @@ def test_all_dtypes_of_the_library_are_known() -> None:
     assert codes == set(CODE_OF.values())
 
 
-def test_our_tensors_start_on_a_page_and_each_is_aligned(tmp_path: Path) -> None:
+def test_our_tensors_start_on_a_page_and_each_is_aligned(tmp_path):
     path = tmp_path / "state.safetensors"
     tensors = {
         f"{name}.{i}": np.zeros(3, DTYPES[name].numpy)
@@ -86,7 +83,7 @@ def test_our_tensors_start_on_a_page_and_each_is_aligned(tmp_path: Path) -> None
             assert start % TensorSpec(file.spec(name).dtype, ()).kind.numpy.itemsize == 0
 
 
-def test_transformers_would_take_our_files(tmp_path: Path) -> None:
+def test_transformers_would_take_our_files(tmp_path):
     """It asks for a framework wherever there is metadata; users never see ours."""
     for metadata, format in (({}, "pt"), ({"step": 1}, "pt"), ({"format": "mlx"}, "mlx")):
         standfast.save(tmp_path / "a.safetensors", {"w": np.ones(2)}, metadata)

@@ -1,7 +1,5 @@
 """Builds `.sunc` files byte by byte, right ones and wrong ones, and takes them apart again."""
 
-from __future__ import annotations
-
 import io
 import json
 import math

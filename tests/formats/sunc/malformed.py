@@ -1,7 +1,5 @@
 """Damaged `.sunc` files: a table row for each way in which one can be wrong."""
 
-from __future__ import annotations
-
 import math
 
 from standfast import errors

@@ -1,9 +1,6 @@
 """The `.sunc` format: golden files, what is written and read back, and what is refused."""
 
-from __future__ import annotations
-
 import math
-import random
 import struct
 from typing import Any
 
@@ -34,7 +31,6 @@ from tests.formats.sunc.builders import (
     whole_files,
     written,
 )
-from tests.kit.seams import Seams
 
 INVALID = 2**64 - 1
 
@@ -42,7 +38,7 @@ all_golden = pytest.mark.parametrize("name", ["scalar", "u1", "mixed", "vector"]
 SECTIONS = ["blocks", "field_slots", "storage", "free_slots"]
 
 
-def test_the_scalar_golden_file_holds_what_was_saved() -> None:
+def test_the_scalar_golden_file_holds_what_was_saved():
     data = golden("scalar")
     assert index_of(data).metadata == {
         "nd": 2,
@@ -74,7 +70,7 @@ def test_the_scalar_golden_file_holds_what_was_saved() -> None:
     assert sections["free_slots"][:5].tolist() == [7, 6, 5, 4, 3]
 
 
-def test_the_gauge_golden_file_holds_what_was_saved() -> None:
+def test_the_gauge_golden_file_holds_what_was_saved():
     sections = sections_of(golden("u1"))
     assert list(sections) == [*SECTIONS, "links"]
     assert sections["blocks"]["origin"].tolist() == [[0, 0], [4, 0]]
@@ -88,7 +84,7 @@ def test_the_gauge_golden_file_holds_what_was_saved() -> None:
 
 
 @all_golden
-def test_a_golden_file_is_written_again_byte_for_byte(name: str) -> None:
+def test_a_golden_file_is_written_again_byte_for_byte(name):
     data = golden(name)
     metadata = index_of(data).metadata
     assert index_of(data).digests is None
@@ -105,7 +101,7 @@ def test_a_golden_file_is_written_again_byte_for_byte(name: str) -> None:
 
 
 @pytest.mark.parametrize("nd", range(1, 9))
-def test_the_record_of_a_block_has_the_layout_of_the_format(nd: int) -> None:
+def test_the_record_of_a_block_has_the_layout_of_the_format(nd):
     dtype = sunc.block_dtype(nd)
     assert dtype.itemsize == 8 * (nd + 3)
     assert dtype.fields is not None
@@ -114,14 +110,14 @@ def test_the_record_of_a_block_has_the_layout_of_the_format(nd: int) -> None:
     assert offsets == places
 
 
-def test_the_padding_of_blocks_is_kept_through_copies() -> None:
+def test_the_padding_of_blocks_is_kept_through_copies():
     sections = small_sections()
     assert sections["blocks"]["padding"].tobytes() == b"padding" * 2
     sections["blocks"] = sections["blocks"][::-1].copy()[::-1]
     assert written(sections, small_metadata(), extras=False) == file_of()
 
 
-def test_every_section_is_aligned() -> None:
+def test_every_section_is_aligned():
     assert all(array.flags.aligned for array in sections_of(golden("u1")).values())
     blocks = small_sections()["blocks"]
     assert all(blocks[name].flags.aligned for name in ("origin", "spacing", "block_index"))
@@ -141,9 +137,7 @@ def trees() -> st.SearchStrategy[tuple[dict[str, Array], dict[str, Any]]]:
 
 @settings(deadline=None, max_examples=60)
 @given(trees(), st.booleans(), st.randoms())
-def test_sections_come_back_as_they_were_saved(
-    given: tuple[dict[str, Array], dict[str, Any]], extras: bool, order: random.Random
-) -> None:
+def test_sections_come_back_as_they_were_saved(given, extras, order):
     sections, metadata = given
     data = written(sections, metadata, extras)
     shuffled = list(sections.items())
@@ -163,7 +157,7 @@ def test_sections_come_back_as_they_were_saved(
     assert (unchecked.digests, unchecked.rows) == (None, index.rows)
 
 
-def test_further_metadata_keeps_its_types() -> None:
+def test_further_metadata_keeps_its_types():
     further = {"step": 3, "text": "3", "none": None, "list": [1.5, {"a": True}], "名": "ü"}
     data = written(small_sections(), {**small_metadata(), **further})
     for verify in (True, False):
@@ -172,11 +166,11 @@ def test_further_metadata_keeps_its_types() -> None:
         assert not any(key.startswith("standfast.") for key in metadata)
 
 
-def test_our_extension_has_the_bytes_of_its_page() -> None:
+def test_our_extension_has_the_bytes_of_its_page():
     assert written(small_sections(), {**small_metadata(), "name": "run"}) == sealed_file(name="run")
 
 
-def test_chunks_of_large_sections_follow_the_order_of_the_file() -> None:
+def test_chunks_of_large_sections_follow_the_order_of_the_file():
     sections, metadata = tree(0, nd=1, blocks=1, slots=600_000, field="f8", rest="")
     data = written(dict(reversed(sections.items())), metadata)
     chunk = 16 << 20
@@ -189,7 +183,7 @@ def test_chunks_of_large_sections_follow_the_order_of_the_file() -> None:
     assert index_of(data).digests == b"".join(expected)
 
 
-def test_links_of_no_blocks_have_no_group() -> None:
+def test_links_of_no_blocks_have_no_group():
     sections, metadata = tree(0, nd=2, blocks=0, slots=1, field="f8", rest="SU(2)")
     assert sections_of(written(sections, metadata))["links"].shape == (0, 32, 1, 1)
     sections["links"] = np.zeros((0, 32, 2, 2), np.complex128)
@@ -198,7 +192,7 @@ def test_links_of_no_blocks_have_no_group() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "complex64", "uint8", "bfloat16"])
-def test_storage_of_any_dtype_is_saved_once_its_size_is_named(dtype: str) -> None:
+def test_storage_of_any_dtype_is_saved_once_its_size_is_named(dtype):
     storage = TensorSpec(dtype, (3, 4, 8))
     sections = [("field_slots", TensorSpec("uint64", (2,))), ("storage", storage)]
     sections += [
@@ -212,7 +206,7 @@ def test_storage_of_any_dtype_is_saved_once_its_size_is_named(dtype: str) -> Non
         sunc.layout(sections, small_metadata(), extras=False)
 
 
-def test_of_a_stream_the_payload_alone_is_read() -> None:
+def test_of_a_stream_the_payload_alone_is_read():
     index = sunc.read_index(reader_of(sealed_file()), None, sunc.Options())
     assert (index.end, index.digests) == (PAYLOAD_END, None)
     assert list(index.rows) == SECTIONS
@@ -222,7 +216,7 @@ def test_of_a_stream_the_payload_alone_is_read() -> None:
 
 
 @pytest.mark.parametrize("own", [False, True])
-def test_a_foreign_extension_is_kept(own: bool) -> None:
+def test_a_foreign_extension_is_kept(own):
     for rest in (b"x", b"LIN", b"LINX and more", b"?" * 200, b"HFDh", *[b"HFDG and more"] * own):
         sections = small_sections() | {"extension": np.frombuffer(rest, np.uint8)}
         data = written(sections, small_metadata(), extras=own)
@@ -233,7 +227,7 @@ def test_a_foreign_extension_is_kept(own: bool) -> None:
 @pytest.mark.parametrize(
     "rest", [b"HFDG", b"not ours HFDG", b"HFDG" + bytes(8) + b"{}" + bytes(8) + b"HFDG"]
 )
-def test_a_foreign_extension_that_looks_like_ours_is_opened_unchecked(rest: bytes) -> None:
+def test_a_foreign_extension_that_looks_like_ours_is_opened_unchecked(rest):
     with pytest.raises(errors.StandfastError, match="HFDG"):
         index_of(file_of(rest))
     sections = sections_of(file_of(rest), verify=False)
@@ -255,18 +249,18 @@ def lengths_that_open(data: bytes) -> list[int]:
     return opened
 
 
-def test_a_file_cut_anywhere_is_refused_unless_only_our_extension_is_gone() -> None:
+def test_a_file_cut_anywhere_is_refused_unless_only_our_extension_is_gone():
     assert lengths_that_open(whole_files()["plain"]) == [PAYLOAD_END]
 
 
-def test_a_cut_among_the_links_is_found_unless_the_format_cannot_tell() -> None:
+def test_a_cut_among_the_links_is_found_unless_the_format_cannot_tell():
     data = whole_files()["linked"]
     tag_cut = [PAYLOAD_END, *range(PAYLOAD_END + 1, PAYLOAD_END + 4)]
     links_of_another_group = PAYLOAD_END + 20 + 8 * 16
     assert lengths_that_open(data) == [*tag_cut, links_of_another_group, data.index(b"HFDG")]
 
 
-def test_our_extension_is_not_read_if_it_is_too_long() -> None:
+def test_our_extension_is_not_read_if_it_is_too_long():
     size, reads = 1 << 40, []
     length = struct.pack("<Q", size - PAYLOAD_END - 24)
 
@@ -324,7 +318,7 @@ REFUSED_SECTIONS = {
 
 
 @pytest.mark.parametrize("name", REFUSED_SECTIONS)
-def test_sections_that_do_not_fit_are_refused(name: str) -> None:
+def test_sections_that_do_not_fit_are_refused(name):
     sections, error = REFUSED_SECTIONS[name]
     with pytest.raises(error) as refused:
         written(sections, small_metadata())
@@ -332,7 +326,7 @@ def test_sections_that_do_not_fit_are_refused(name: str) -> None:
     assert any(f"'{each}'" in str(refused.value) for each in (*sections, "blocks", "storage"))
 
 
-def test_a_section_given_twice_is_refused() -> None:
+def test_a_section_given_twice_is_refused():
     spec = TensorSpec("uint64", (2,))
     with pytest.raises(errors.DuplicateName):
         sunc.layout([("field_slots", spec), ("field_slots", spec)], {}, extras=True)
@@ -349,7 +343,7 @@ REFUSED_METADATA: list[dict[Any, Any]] = [
 ]
 
 
-def test_metadata_that_does_not_fit_is_refused(seams: Seams) -> None:
+def test_metadata_that_does_not_fit_is_refused(seams):
     for changes in REFUSED_METADATA:
         metadata = {k: v for k, v in (small_metadata() | changes).items() if v is not None}
         with pytest.raises(errors.RefusedMetadata):

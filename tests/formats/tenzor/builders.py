@@ -1,7 +1,5 @@
 """Builds `.tenzor` files byte by byte, right ones and wrong ones, and looks tensors up in them."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Mapping, Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """Damaged `.tenzor` files: a table row for each way in which one can be wrong."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from standfast import errors

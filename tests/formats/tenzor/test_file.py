@@ -1,11 +1,8 @@
 """The tenzor format: golden files, what is written and read back, names, metadata, refusals."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,7 +18,7 @@ from standfast.formats.tenzor.metadata import parse_metadata
 from standfast.formats.tenzor.names import hash_names
 from standfast.tensors import DTYPES, TensorSpec
 from tests import GOLDEN
-from tests.formats.builders import Array, chunks, opened
+from tests.formats.builders import chunks, opened
 from tests.formats.tenzor.builders import (
     CODES,
     entry,
@@ -35,7 +32,6 @@ from tests.formats.tenzor.builders import (
     saved,
     trainer_text,
 )
-from tests.kit.seams import Seams
 from tests.kit.strategies import arrays, metadata, names, same_bytes
 
 FIRST = GOLDEN / "tenzor_checkpoint.tenzor"
@@ -61,7 +57,7 @@ ONE = {"a": np.ones(1)}
 # The golden file
 
 
-def test_the_golden_file_holds_what_was_saved(tmp_path: Path) -> None:
+def test_the_golden_file_holds_what_was_saved(tmp_path):
     steps = np.arange(150, dtype=np.float32)
     weight = (steps * np.float32(0.01) - np.float32(0.5)).reshape(6, 1, 5, 5)
     bias = np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.6], np.float32)
@@ -83,9 +79,7 @@ def test_the_golden_file_holds_what_was_saved(tmp_path: Path) -> None:
 
 @settings(deadline=None)
 @given(st.dictionaries(names, arrays(list(tenzor.CODES)), max_size=4), metadata, st.booleans())
-def test_tensors_come_back_as_they_were_saved(
-    tensors: dict[str, Array], metadata: dict[str, Any], extras: bool
-) -> None:
+def test_tensors_come_back_as_they_were_saved(tensors, metadata, extras):
     data = saved(tensors, metadata, extras=extras)
     file = opened(data, names=None if extras else list(tensors))
     order = sorted(tensors, key=lambda name: -tensors[name].itemsize)
@@ -101,7 +95,7 @@ def test_tensors_come_back_as_they_were_saved(
 
 
 @pytest.mark.parametrize("code", range(12), ids=lambda code: tenzor.CODES[code])
-def test_each_dtype_has_its_code(code: int) -> None:
+def test_each_dtype_has_its_code(code):
     for shape in ((), (0,), (3,), (2, 0, 3), (1, 2, 3, 1, 2)):
         array = np.arange(np.prod(shape, dtype=int)).astype(CODES[code]).reshape(shape)
         data = saved({"x": array}, extras=False)
@@ -111,7 +105,7 @@ def test_each_dtype_has_its_code(code: int) -> None:
         assert same_bytes(opened(data, names=["x"])["x"], array)
 
 
-def test_our_members_have_the_bytes_of_their_page() -> None:
+def test_our_members_have_the_bytes_of_their_page():
     expected = file_of(own_text(of=chunks(b"x"), more=',"step":3'))
     assert saved({"a": np.frombuffer(b"x", np.uint8)}, {"step": 3}) == reseal(expected)
     data = saved({}, extras=False)
@@ -121,7 +115,7 @@ def test_our_members_have_the_bytes_of_their_page() -> None:
 
 
 @pytest.mark.parametrize("mapped", [True, False])
-def test_tensors_after_an_odd_one_come_back_aligned(mapped: bool, tmp_path: Path) -> None:
+def test_tensors_after_an_odd_one_come_back_aligned(mapped, tmp_path):
     """Files of other writers, which keep their order, may have misaligned tensors."""
     dtypes = {"odd": np.uint8, "float": np.float64, "again": np.int8, "half": np.float16}
     tensors = {name: np.arange(3, dtype=dtype) for name, dtype in dtypes.items()}
@@ -146,7 +140,7 @@ def test_tensors_after_an_odd_one_come_back_aligned(mapped: bool, tmp_path: Path
             assert same_bytes(part, array[1:])
 
 
-def test_chunks_of_a_large_tensor_are_verified_each(tmp_path: Path) -> None:
+def test_chunks_of_a_large_tensor_are_verified_each(tmp_path):
     path, large = tmp_path / "large.tenzor", np.ones((16 << 20) + 7, np.uint8)
     standfast.save(path, {"x": large, "wide": np.ones(2), "half": np.ones(1, np.float16)})
     assert list(standfast.open(path)) == ["wide", "half", "x"]
@@ -168,7 +162,7 @@ WORST += ["float32", "int32", "uint32", "float64", "int64", "uint64"]
 
 @pytest.mark.parametrize("extras", [True, False])
 @pytest.mark.parametrize("order", [WORST, WORST[::-1], WORST[::2] + WORST[1::2]], ids=len)
-def test_every_tensor_is_aligned_in_the_mapping(order: list[str], extras: bool) -> None:
+def test_every_tensor_is_aligned_in_the_mapping(order, extras):
     """`tenzor-checkpointing.md`: "Save and resume training state using the `.tenzor` format for
     fast mmap-based loading." The original maps the file, and panics at a misaligned tensor."""
     tensors = {
@@ -188,7 +182,7 @@ def test_every_tensor_is_aligned_in_the_mapping(order: list[str], extras: bool) 
 
 
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=30), max_size=20))
-def test_names_have_the_hashes_that_others_compute(names: list[str]) -> None:
+def test_names_have_the_hashes_that_others_compute(names):
     known = {"": 0xCBF29CE484222325, "a": 0xAF63DC4C8601EC8C, "foobar": 0x85944171F73967E8}
     for name, expected in (known | HASHES).items():
         assert tenzor.hash_name(name) == expected
@@ -215,20 +209,20 @@ A, B = "0xaf63dc4c8601ec8c", "0xaf63df4c8601f1a5"
         ([A, "b"], [A, "b"]),
     ],
 )
-def test_names_are_found_by_their_hashes(given: list[str] | None, expected: list[str]) -> None:
+def test_names_are_found_by_their_hashes(given, expected):
     file = opened(bare(a=[1], b=[2]), names=given)
     assert list(file) == expected
     assert [int(file[name][0]) for name in expected] == [1, 2]
 
 
-def test_names_in_the_file_need_no_others() -> None:
+def test_names_in_the_file_need_no_others():
     data = saved({"a": np.ones(1), "": np.ones(1), "重み": np.ones(1)})
     assert list(opened(data, names=["unrelated"])) == ["a", "", "重み"]
     assert list(opened(file_of('{"standfast.names":["a"],"x":1}'))) == ["a"]
     assert list(opened(file_of('{"x":1,"standfast.names":["a"]}'), names=["b"])) == ["a"]
 
 
-def test_names_that_are_no_text_or_the_hash_of_another_are_refused() -> None:
+def test_names_that_are_no_text_or_the_hash_of_another_are_refused():
     for name in (3, b"a", None, "\ud800"):
         with pytest.raises(errors.BadName):
             opened(bare(a=[1]), names=["a", name])
@@ -239,9 +233,7 @@ def test_names_that_are_no_text_or_the_hash_of_another_are_refused() -> None:
 
 
 @pytest.mark.parametrize("extras", [True, False])
-def test_a_file_without_names_keeps_its_hashes_when_it_is_written_again(
-    extras: bool, tmp_path: Path
-) -> None:
+def test_a_file_without_names_keeps_its_hashes_when_it_is_written_again(extras, tmp_path):
     state, again = {"conv1_weight": np.ones(2), "conv1_bias": np.zeros(3)}, tmp_path / "c.tenzor"
     standfast.save(tmp_path / "a.tenzor", state, extras=False)
     standfast.convert(tmp_path / "a.tenzor", tmp_path / "b.safetensors")
@@ -258,7 +250,7 @@ COLLIDING = ("8yn0iYCKYHlIj4-BwPqk", "GReLUrM4wMqfg9yzV3KQ")
 """Two names of one hash."""
 
 
-def test_two_names_of_one_hash_are_refused() -> None:
+def test_two_names_of_one_hash_are_refused():
     one, other = COLLIDING
     assert fnv(one.encode()) == fnv(other.encode())
     with pytest.raises(errors.DuplicateName, match=f"'{one}'.*'{other}'.*0x"):
@@ -270,7 +262,7 @@ def test_two_names_of_one_hash_are_refused() -> None:
 # What the format cannot hold
 
 
-def test_what_the_format_lacks_is_refused_by_name_or_cast() -> None:
+def test_what_the_format_lacks_is_refused_by_name_or_cast():
     for dtype in set(DTYPES) - set(tenzor.CODES):
         specs = [("fine", TensorSpec("float32", (2,))), ("odd one", TensorSpec(dtype, (8,)))]
         with pytest.raises(errors.UnsupportedDType, match="'odd one'"):
@@ -285,7 +277,7 @@ def test_what_the_format_lacks_is_refused_by_name_or_cast() -> None:
     assert layout.size == 4096 + 2**32 - 1
 
 
-def test_names_and_metadata_that_cannot_be_written_are_refused(seams: Seams) -> None:
+def test_names_and_metadata_that_cannot_be_written_are_refused(seams):
     longest = "é" * 32_767 + "n"
     assert list(opened(saved({longest: np.ones(1)}))) == [longest]
     for several, error in (
@@ -304,7 +296,7 @@ def given(**changes: Any) -> bytes:
     return checkpoint_metadata(**(METADATA | changes))
 
 
-def test_the_text_is_the_trainers() -> None:
+def test_the_text_is_the_trainers():
     assert given() == (
         b'{"epoch":5,"global_step":4685,"best_val_loss":0.198000,"best_val_acc":0.963000,'
         b'"best_epoch":3,"learning_rate":0.00870000,"model_name":"lenet","timestamp":1700000000}'
@@ -328,7 +320,7 @@ def test_the_text_is_the_trainers() -> None:
         ({"model_name": 'a "b" \\ \n ü'}, '"model_name":"a \\"b\\" \\\\ \\n ü",'.encode()),
     ],
 )
-def test_numbers_are_rounded_and_text_is_escaped(changes: dict[str, Any], part: bytes) -> None:
+def test_numbers_are_rounded_and_text_is_escaped(changes, part):
     text = given(**changes)
     assert part in text
     again = parse_metadata(text)
@@ -337,7 +329,7 @@ def test_numbers_are_rounded_and_text_is_escaped(changes: dict[str, Any], part: 
 
 
 @pytest.mark.parametrize("extras", [True, False])
-def test_the_text_is_saved_as_it_is(extras: bool) -> None:
+def test_the_text_is_saved_as_it_is(extras):
     data = saved(ONE, given(), extras=extras)
     assert metadata_text(data).endswith(given()[1:])
     file = opened(data)
@@ -362,9 +354,7 @@ def test_the_text_is_saved_as_it_is(extras: bool) -> None:
     ],
 )
 @pytest.mark.parametrize("extras", [True, False])
-def test_bare_numbers_and_names_that_are_not_escaped_are_read(
-    text: str, key: str, value: Any, extras: bool
-) -> None:
+def test_bare_numbers_and_names_that_are_not_escaped_are_read(text, key, value, extras):
     data = saved(ONE, text.encode(), extras=extras)
     metadata = opened(data).metadata
     assert metadata[key] == pytest.approx(value, nan_ok=True)
@@ -372,7 +362,7 @@ def test_bare_numbers_and_names_that_are_not_escaped_are_read(
     assert len(metadata) == 8
 
 
-def test_we_write_null_for_what_is_not_finite(tmp_path: Path) -> None:
+def test_we_write_null_for_what_is_not_finite(tmp_path):
     old, new = tmp_path / "old.tenzor", tmp_path / "new.tenzor"
     old.write_bytes(file_of(trainer_text("inf", 'a "b"')))
     converted = standfast.convert(old, new, extras=False)
@@ -383,7 +373,7 @@ def test_we_write_null_for_what_is_not_finite(tmp_path: Path) -> None:
     )
 
 
-def test_bytes_are_written_as_they_are() -> None:
+def test_bytes_are_written_as_they_are():
     odd = b' {"b": 1,\n "a" : [1.50, "\\u00e9"]} \n'
     key = b'{"note":"\\"standfast.digest\\" is a key"}'
     for text in (b"{}", odd, key, '{"é":"重み"}'.encode(), b"", b"  "):
@@ -395,7 +385,7 @@ def test_bytes_are_written_as_they_are() -> None:
 
 
 @pytest.mark.parametrize("extras", [True, False])
-def test_empty_metadata_is_converted(extras: bool, tmp_path: Path) -> None:
+def test_empty_metadata_is_converted(extras, tmp_path):
     old, new = tmp_path / "old.tenzor", tmp_path / "new.tenzor"
     for text in (b"", b" ", b"{}"):
         old.write_bytes(file_of(text))
@@ -411,7 +401,7 @@ REFUSED += [b'{"standfast\\u002enames":["a"]}', b'{"a":' + b"[" * 101 + b"]" * 1
 
 
 @pytest.mark.parametrize("extras", [True, False])
-def test_bytes_that_could_not_be_read_again_are_refused(extras: bool) -> None:
+def test_bytes_that_could_not_be_read_again_are_refused(extras):
     for text in REFUSED:
         with pytest.raises(errors.RefusedMetadata):
             saved(ONE, text, extras=extras)

@@ -1,7 +1,5 @@
 """Builds pickles opcode by opcode, and `.pt` files around them, right ones and wrong ones."""
 
-from __future__ import annotations
-
 import json
 import struct
 import zlib

@@ -1,7 +1,5 @@
 """Pickles that no writer of tensors writes, opcode by opcode, and how each has to be refused."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Damaged `.pt` files: a row for each way in which one can be wrong around its pickle."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

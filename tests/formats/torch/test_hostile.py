@@ -1,14 +1,11 @@
 """Attacks on the reader of torch's files: nothing runs, all is refused, and tensors can be had."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import subprocess
 import sys
 import warnings
 from collections import OrderedDict
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -61,14 +58,14 @@ sys.exit(f"{events} {set(sys.modules) - modules}" if events or set(sys.modules) 
 
 
 @pytest.mark.guarantee("G11")
-def test_python_itself_sees_no_import_and_no_call() -> None:
+def test_python_itself_sees_no_import_and_no_call():
     """Imports, eval, open, os.system and all of subprocess raise an event of Python's audit."""
     command = [sys.executable, "-c", AUDITED]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (result.returncode, result.stderr) == (0, "")
 
 
-def test_a_stub_is_all_that_is_left_of_an_attack() -> None:
+def test_a_stub_is_all_that_is_left_of_an_attack():
     tree = dict_of(text("weight"), tensor(), text("x"), SYSTEM, text("y"), list_of(SYSTEM))
     assert read_pickle(pickle_of(tree), tensors_only=True) == {
         "weight": StoredTensor("0", 24, "float32", 0, (2, 3), (12, 4)),
@@ -77,14 +74,14 @@ def test_a_stub_is_all_that_is_left_of_an_attack() -> None:
     }
 
 
-def test_what_is_put_into_a_stub_goes_with_it() -> None:
+def test_what_is_put_into_a_stub_goes_with_it():
     key = text("k")
     for opcodes in (b"K\x01a", b"(K\x01K\x02e", key + b"Ns", b"(" + key + b"Nu", b"}b", b"(N\x90"):
         data = pickle_of(name("some.Thing") + b")\x81", opcodes)
         assert read_pickle(data, tensors_only=True) == Stub("some.Thing")
 
 
-def test_a_call_with_a_stub_among_its_arguments_is_left_out() -> None:
+def test_a_call_with_a_stub_among_its_arguments_is_left_out():
     thing = name("some.thing")
     for function, arguments in {
         "torch.Size": thing,
@@ -97,7 +94,7 @@ def test_a_call_with_a_stub_among_its_arguments_is_left_out() -> None:
 
 
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
-def test_a_pickle_cut_anywhere_is_truncated(protocol: int) -> None:
+def test_a_pickle_cut_anywhere_is_truncated(protocol):
     layer = torch.nn.Linear(2, 2)
     everything = {
         "model": layer.state_dict(),
@@ -117,7 +114,7 @@ def test_a_pickle_cut_anywhere_is_truncated(protocol: int) -> None:
 # Whole files
 
 
-def test_what_the_cases_are_made_of_is_sound(tmp_path: Path) -> None:
+def test_what_the_cases_are_made_of_is_sound(tmp_path):
     path = tmp_path / "file.pt"
     for kind, data in {"plain": file_of(), "sealed": sealed(), "saved": saved()}.items():
         path.write_bytes(data)
@@ -129,7 +126,7 @@ def test_what_the_cases_are_made_of_is_sound(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mapped", [True, False])
-def test_a_big_endian_file_is_loaded_with_its_values(mapped: bool, tmp_path: Path) -> None:
+def test_a_big_endian_file_is_loaded_with_its_values(mapped, tmp_path):
     path, swapped = tmp_path / "file.pt", np.arange(6, dtype=">f4").tobytes()
     strided = tensor(size=b"K\x03K\x02\x86", steps=b"K\x01K\x03\x86")
     tree = pickle_of(dict_of(text("w"), tensor(), text("t"), strided))
@@ -142,9 +139,7 @@ def test_a_big_endian_file_is_loaded_with_its_values(mapped: bool, tmp_path: Pat
 
 
 @pytest.mark.parametrize("order", [b"big", b"little"])
-def test_a_tensor_that_repeats_its_bytes_takes_no_more_than_these(
-    order: bytes, tmp_path: Path
-) -> None:
+def test_a_tensor_that_repeats_its_bytes_takes_no_more_than_these(order, tmp_path):
     vast = tensor(size=integer(1 << 15) + integer(1 << 16) + b"\x86", steps=b"K\x00K\x00\x86")
     path = tmp_path / "file.pt"
     path.write_bytes(file_of(pickle=pickle_of(dict_of(text("w"), vast)), byteorder=order))
@@ -154,7 +149,7 @@ def test_a_tensor_that_repeats_its_bytes_takes_no_more_than_these(
         assert file["w"].flags.aligned
 
 
-def test_a_file_without_byteorder_and_version_is_little_endian(tmp_path: Path) -> None:
+def test_a_file_without_byteorder_and_version_is_little_endian(tmp_path):
     (tmp_path / "file.pt").write_bytes(file_of(byteorder=None, version=None))
     with standfast.open(tmp_path / "file.pt") as file:
         assert file["w"].tolist() == [[0, 1, 2], [3, 4, 5]]
@@ -180,9 +175,7 @@ ATTACKS = {
 
 @pytest.mark.guarantee("G11")
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_nothing_that_a_real_file_asks_for_is_run(
-    attack: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_that_a_real_file_asks_for_is_run(attack, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     path, converted = tmp_path / "file.pt", tmp_path / "new.safetensors"
     weight = torch.arange(6.0).reshape(2, 3)
@@ -233,7 +226,7 @@ def lightning_checkpoint() -> dict[str, Any]:
     }
 
 
-def test_a_checkpoint_with_objects_opens_for_its_tensors(tmp_path: Path) -> None:
+def test_a_checkpoint_with_objects_opens_for_its_tensors(tmp_path):
     path = tmp_path / "epoch=4.ckpt"
     written = lightning_checkpoint()
     torch.save(written, path)

@@ -1,11 +1,8 @@
 """torch files against torch itself: what it writes opens here, what we write opens there."""
 
-from __future__ import annotations
-
 import io
 import zipfile
 from collections import OrderedDict
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -36,7 +33,7 @@ def tensors_of(dtype: str) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_every_dtype_goes_both_ways(dtype: str, tmp_path: Path) -> None:
+def test_every_dtype_goes_both_ways(dtype, tmp_path):
     tensors = tensors_of(dtype)
     theirs = tensors | {"t": tensors["w"].T}
     torch.save(theirs, tmp_path / "theirs.pt")
@@ -51,7 +48,7 @@ def test_every_dtype_goes_both_ways(dtype: str, tmp_path: Path) -> None:
             assert same(loaded, tensors)
 
 
-def test_float4_goes_both_ways(tmp_path: Path) -> None:
+def test_float4_goes_both_ways(tmp_path):
     packed = torch.arange(12, dtype=torch.uint8).reshape(3, 4).view(torch.float4_e2m1fn_x2)
     torch.save({"w": packed}, tmp_path / "theirs.pt")
     with standfast.open(tmp_path / "theirs.pt") as file:
@@ -63,7 +60,7 @@ def test_float4_goes_both_ways(tmp_path: Path) -> None:
     assert torch.equal(back.view(torch.uint8), packed.view(torch.uint8))
 
 
-def test_our_entries_have_right_checksums_and_an_unaltered_zip(tmp_path: Path) -> None:
+def test_our_entries_have_right_checksums_and_an_unaltered_zip(tmp_path):
     standfast.save(tmp_path / "ours.pt", {"w": torch.ones(3)}, {"a": 1})
     with zipfile.ZipFile(tmp_path / "ours.pt") as archive:
         assert archive.testzip() is None
@@ -82,7 +79,7 @@ def training_state() -> dict[str, Any]:
     return {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": 3}
 
 
-def test_a_training_state_is_seen_flat_and_as_a_tree(tmp_path: Path) -> None:
+def test_a_training_state_is_seen_flat_and_as_a_tree(tmp_path):
     state = training_state()
     torch.save(state, tmp_path / "state.ckpt")
     with standfast.open(tmp_path / "state.ckpt") as file:
@@ -100,7 +97,7 @@ def test_a_training_state_is_seen_flat_and_as_a_tree(tmp_path: Path) -> None:
     assert np.array_equal(slots[1]["step"], expected[1]["step"])
 
 
-def test_tied_tensors_share_memory_and_views_keep_their_strides(tmp_path: Path) -> None:
+def test_tied_tensors_share_memory_and_views_keep_their_strides(tmp_path):
     base = torch.arange(24.0).reshape(4, 6)
     tree = {"base": base, "tied": base, "part": base[1:3, ::2], "column": base[:, 2].expand(3, 4)}
     torch.save(tree, tmp_path / "views.pt")
@@ -115,7 +112,7 @@ def test_tied_tensors_share_memory_and_views_keep_their_strides(tmp_path: Path) 
     assert all(torch.equal(loaded[name], tensor) for name, tensor in tree.items())
 
 
-def test_trees_of_other_kinds(tmp_path: Path) -> None:
+def test_trees_of_other_kinds(tmp_path):
     path = tmp_path / "tree.pt"
     torch.save(torch.arange(3), path)
     with standfast.open(path) as file:
@@ -133,7 +130,7 @@ def test_trees_of_other_kinds(tmp_path: Path) -> None:
         assert file.tree()[1][1] == "x"
 
 
-def test_two_leaves_of_one_path_and_files_before_1_6_are_refused(tmp_path: Path) -> None:
+def test_two_leaves_of_one_path_and_files_before_1_6_are_refused(tmp_path):
     path = tmp_path / "file.pt"
     torch.save({"a": {"b": torch.ones(1)}, "a.b": torch.zeros(1)}, path)
     with pytest.raises(DuplicateKey, match=r"'a\.b'"):
@@ -143,7 +140,7 @@ def test_two_leaves_of_one_path_and_files_before_1_6_are_refused(tmp_path: Path)
         standfast.open(path)
 
 
-def test_a_torch_file_without_a_known_suffix_and_as_a_stream(tmp_path: Path) -> None:
+def test_a_torch_file_without_a_known_suffix_and_as_a_stream(tmp_path):
     content = io.BytesIO()
     torch.save({"w": torch.ones(2)}, content)
     (tmp_path / "pytorch_model.bin").write_bytes(content.getvalue())

@@ -1,7 +1,5 @@
 """The pickle in torch's files: we read what torch writes, and torch reads what we write."""
 
-from __future__ import annotations
-
 import argparse
 import enum
 import io
@@ -102,7 +100,7 @@ def bits(dtype: str, *shape: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("dtype", DTYPE_OF)
-def test_tensors_of_every_dtype_are_read(dtype: str, protocol: int) -> None:
+def test_tensors_of_every_dtype_are_read(dtype, protocol):
     tensors = {"matrix": bits(dtype, 3, 4), "vector": bits(dtype, 5), "empty": bits(dtype, 2, 0)}
     entries = archive_of(tensors, protocol)
     tree = read_pickle(entries["data.pkl"])
@@ -110,7 +108,7 @@ def test_tensors_of_every_dtype_are_read(dtype: str, protocol: int) -> None:
     assert {stored.dtype for stored in tree.values()} == {dtype}
 
 
-def test_float4_has_a_shape_of_elements() -> None:
+def test_float4_has_a_shape_of_elements():
     pairs = bits("float4_e2m1fn", 3, 4)
     assert read_pickle(pickle_in(pairs)) == StoredTensor(
         "0", 12, "float4_e2m1fn", 0, (3, 8), (4, 1)
@@ -137,7 +135,7 @@ VIEWS = {
 
 
 @pytest.mark.parametrize("name", VIEWS)
-def test_views_are_read_as_they_lie(name: str) -> None:
+def test_views_are_read_as_they_lie(name):
     entries = archive_of(VIEWS[name])
     stored = read_pickle(entries["data.pkl"])
     assert same(rebuilt(stored, entries), VIEWS[name])
@@ -145,12 +143,12 @@ def test_views_are_read_as_they_lie(name: str) -> None:
     assert stored.offset == (4 * VIEWS[name].storage_offset() if VIEWS[name].numel() else 0)
 
 
-def test_a_tensor_of_a_few_bytes_may_be_expanded_into_gigabytes() -> None:
+def test_a_tensor_of_a_few_bytes_may_be_expanded_into_gigabytes():
     stored = read_pickle(pickle_in(torch.zeros(1).expand(2**32)))
     assert stored == StoredTensor("0", 4, "float32", 0, (2**32,), (0,))
 
 
-def test_tied_tensors_share_a_storage_and_one_tensor_twice_is_one_object() -> None:
+def test_tied_tensors_share_a_storage_and_one_tensor_twice_is_one_object():
     weight = torch.zeros(4, 2)
     values = {"a": weight, "b": weight, "row": weight[1], "other": torch.ones(1)}
     tree = read_pickle(pickle_in(values))
@@ -165,7 +163,7 @@ def with_attribute(tensor: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_parameters_and_tensors_with_attributes_are_their_tensors(protocol: int) -> None:
+def test_parameters_and_tensors_with_attributes_are_their_tensors(protocol):
     values = {
         "parameter": torch.nn.Parameter(torch.ones(2, 3)),
         "frozen": torch.nn.Parameter(torch.ones(2, 3), requires_grad=False),
@@ -180,7 +178,7 @@ def test_parameters_and_tensors_with_attributes_are_their_tensors(protocol: int)
 
 
 @pytest.mark.parametrize("rebuild", ["_rebuild_tensor", "_rebuild_tensor_v2"])
-def test_older_forms_of_a_tensor_are_read(rebuild: str) -> None:
+def test_older_forms_of_a_tensor_are_read(rebuild):
     data = pickle_in(torch.ones(2, 3))
     old = data.replace(b"_rebuild_tensor_v2", rebuild.encode())
     if rebuild == "_rebuild_tensor":
@@ -190,7 +188,7 @@ def test_older_forms_of_a_tensor_are_read(rebuild: str) -> None:
         assert read_pickle(form) == StoredTensor("0", 24, "float32", 0, (2, 3), (12, 4))
 
 
-def test_one_storage_may_be_typed_and_untyped() -> None:
+def test_one_storage_may_be_typed_and_untyped():
     floats, untyped = pickle_in(torch.ones(2)), pickle_in(torch.ones(4, dtype=torch.uint16))
     both = b"\x80\x02](" + floats[2:-1] + untyped[2:-1] + b"e."
     assert [stored.dtype for stored in read_pickle(both)] == ["float32", "uint16"]
@@ -210,7 +208,7 @@ class Model(torch.nn.Module):
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_whole_checkpoint_of_a_training_run_is_read(protocol: int) -> None:
+def test_a_whole_checkpoint_of_a_training_run_is_read(protocol):
     model = Model()
     optimizer = torch.optim.Adam(model.parameters(), amsgrad=True)
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 3)
@@ -248,12 +246,12 @@ VALUES: dict[str, Any] = {
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("name", VALUES)
-def test_values_of_python_are_read(name: str, protocol: int) -> None:
+def test_values_of_python_are_read(name, protocol):
     assert same(read_pickle(pickle_in(VALUES[name], protocol)), VALUES[name])
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_values_of_torch_become_plain_ones(protocol: int) -> None:
+def test_values_of_torch_become_plain_ones(protocol):
     plain_of = {
         torch.Size([2, 3]): (2, 3),
         torch.float32: "torch.float32",
@@ -285,7 +283,7 @@ ARRAYS = {
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("name", ARRAYS)
-def test_arrays_of_numpy_are_read(name: str, protocol: int) -> None:
+def test_arrays_of_numpy_are_read(name, protocol):
     array = ARRAYS[name]
     one, two = read_pickle(pickle_in([array, array], protocol))
     assert one is two
@@ -296,14 +294,14 @@ def test_arrays_of_numpy_are_read(name: str, protocol: int) -> None:
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_scalars_and_dtypes_of_numpy_are_read(protocol: int) -> None:
+def test_scalars_and_dtypes_of_numpy_are_read(protocol):
     scalars = [np.float64(1.5), np.float32(2), np.int64(-4), np.uint8(7), np.bool_(True)]
     scalars += [np.str_("ab"), np.str_(""), np.complex64(1j), np.dtype(">f4"), np.dtype("f8")]
     assert same(read_pickle(pickle_in(scalars, protocol)), scalars)
     assert read_pickle(pickle_in({np.int64(3): 1}, protocol)) == {3: 1}
 
 
-def test_files_from_before_numpy_2_are_read() -> None:
+def test_files_from_before_numpy_2_are_read():
     data = pickle_in([np.float64(1.5), np.arange(3)]).replace(b"numpy._core", b"numpy.core")
     scalar, array = read_pickle(data)
     assert (scalar, array.tolist()) == (1.5, [0, 1, 2])
@@ -332,7 +330,7 @@ trees = st.recursive(
 
 @given(trees, st.sampled_from(PROTOCOLS), st.booleans())
 @settings(max_examples=100, deadline=None)
-def test_any_tree_is_read(tree: Any, protocol: int, tensors_only: bool) -> None:
+def test_any_tree_is_read(tree, protocol, tensors_only):
     entries = archive_of(tree, protocol)
     read = read_pickle(entries["data.pkl"], tensors_only=tensors_only)
     assert same(rebuilt(read, entries), tree)
@@ -376,7 +374,7 @@ STRANGE = {
 
 @pytest.mark.parametrize("protocol", [2, 5])
 @pytest.mark.parametrize("name", STRANGE)
-def test_a_value_that_is_no_data_is_refused_or_left_out(name: str, protocol: int) -> None:
+def test_a_value_that_is_no_data_is_refused_or_left_out(name, protocol):
     data = pickle_in({"strange": STRANGE[name], "weight": torch.ones(2)}, protocol)
     with pytest.raises(errors.RefusedPickle):
         read_pickle(data)
@@ -386,12 +384,12 @@ def test_a_value_that_is_no_data_is_refused_or_left_out(name: str, protocol: int
     assert isinstance(stub, Stub)
 
 
-def test_a_stub_says_what_it_stands_for() -> None:
+def test_a_stub_says_what_it_stands_for():
     tree = read_pickle(pickle_in([STRANGE["namespace"], Color.RED]), tensors_only=True)
     assert tree == [Stub("argparse.Namespace"), Stub(f"{__name__}.Color")]
 
 
-def test_items_under_keys_that_are_no_data_are_kept() -> None:
+def test_items_under_keys_that_are_no_data_are_kept():
     values = {Color.RED: torch.ones(1), Color.BLUE: torch.ones(2), (Color.RED, 1): 3, "a": 4}
     tree = read_pickle(pickle_in(values), tensors_only=True)
     first, second, *others = tree.values()
@@ -399,21 +397,21 @@ def test_items_under_keys_that_are_no_data_are_kept() -> None:
     assert list(tree)[:2] == [Stub(f"{__name__}.Color#1"), Stub(f"{__name__}.Color#2")]
 
 
-def test_a_whole_model_is_left_out_whole() -> None:
+def test_a_whole_model_is_left_out_whole():
     assert read_pickle(pickle_in(Model()), tensors_only=True) == Stub(f"{__name__}.Model")
 
 
 # Writing
 
 
-def test_torch_reads_tensors_of_many_gigabytes() -> None:
+def test_torch_reads_tensors_of_many_gigabytes():
     shape = (3, 1 << 40)
     data = write_pickle([("large", TensorSpec("bfloat16", shape))])
     stored = read_pickle(data)["large"]
     assert (stored.shape, stored.strides, stored.storage_bytes) == (shape, (1 << 41, 2), 6 << 40)
 
 
-def test_each_dtype_is_written_as_torch_writes_it() -> None:
+def test_each_dtype_is_written_as_torch_writes_it():
     for dtype in DTYPE_OF:
         ours = write_pickle([("x", TensorSpec(dtype, (2,)))])
         theirs = pickle_in({"x": bits(dtype, 2)})
@@ -422,7 +420,7 @@ def test_each_dtype_is_written_as_torch_writes_it() -> None:
         assert (b"_rebuild_tensor_v2" in ours) == (dtype in STORAGE_OF)
 
 
-def test_what_torch_cannot_hold_is_not_written() -> None:
+def test_what_torch_cannot_hold_is_not_written():
     floats = TensorSpec("float32", ())
     cases: list[tuple[type[Exception], list[tuple[str, TensorSpec]]]] = [
         *(
@@ -440,7 +438,7 @@ def test_what_torch_cannot_hold_is_not_written() -> None:
             write_pickle(tensors)
 
 
-def test_every_dtype_of_torch_that_we_know_has_its_row() -> None:
+def test_every_dtype_of_torch_that_we_know_has_its_row():
     ours = {name for name in DTYPES if hasattr(torch, name)} | {"float4_e2m1fn"}
     assert set(DTYPE_OF) == ours
     typed = {str(dtype) for dtype in torch.storage._dtype_to_storage_type_map()}
@@ -468,17 +466,17 @@ def torch_reads(pickle: bytes) -> Any:
 
 
 @pytest.mark.parametrize("name", TREES)
-def test_torch_reads_the_same_tree_and_our_reader_an_equal_one(name: str) -> None:
+def test_torch_reads_the_same_tree_and_our_reader_an_equal_one(name):
     assert stores.same(torch_reads(write_tree(TREES[name], [])), TREES[name])
     assert read_pickle(write_tree(TREES[name], [])) == TREES[name]
 
 
-def test_every_bit_of_a_nan_is_kept() -> None:
+def test_every_bit_of_a_nan_is_kept():
     nan = struct.unpack(">d", bytes.fromhex("fff8000000000123"))[0]
     assert struct.pack(">d", torch_reads(write_tree(nan, []))).hex() == "fff8000000000123"
 
 
-def test_the_versions_of_a_state_dict_are_kept() -> None:
+def test_the_versions_of_a_state_dict_are_kept():
     tree: OrderedDict[str, Any] = OrderedDict(weight=1)
     tree._metadata = OrderedDict({"": {"version": 2}})  # type: ignore[attr-defined]
     for read in (torch_reads, read_pickle):
@@ -487,7 +485,7 @@ def test_the_versions_of_a_state_dict_are_kept() -> None:
         assert back._metadata == OrderedDict({"": {"version": 2}})
 
 
-def test_what_cannot_be_read_is_refused() -> None:
+def test_what_cannot_be_read_is_refused():
     for value in (np.float32(1), np.datetime64("2026-01-01"), {1, 2}, 2**2100, "\ud800"):
         with pytest.raises(errors.RefusedState):
             write_tree({"a": [{"b": value}]}, [])
@@ -500,7 +498,7 @@ def _tensor(**fields: Any) -> TreeTensor:
     return TreeTensor(StoredTensor(**{**stored, "strides": (4,), **fields}))
 
 
-def test_a_tensor_that_torch_has_not_is_refused() -> None:
+def test_a_tensor_that_torch_has_not_is_refused():
     backwards = {"offset": 12, "strides": (-4,)}
     between_elements = {"offset": 2, "shape": (2,)}
     for fields in ({"dtype": "float6_e2m3fn"}, backwards, between_elements):
@@ -513,7 +511,7 @@ def test_a_tensor_that_torch_has_not_is_refused() -> None:
         write_tree({"m": in_metadata}, [_tensor()])
 
 
-def test_a_view_is_read_as_it_was_written() -> None:
+def test_a_view_is_read_as_it_was_written():
     whole = _tensor()
     every_other = _tensor(offset=4, shape=(2,), strides=(8,))
     back = read_pickle(write_tree([whole, every_other], [whole, every_other]))

@@ -1,7 +1,5 @@
 """Builds zip archives byte by byte, right ones and wrong ones, for the tests of their reader."""
 
-from __future__ import annotations
-
 import struct
 import zlib
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Zip archives: read as zipfile, NumPy, torch and zip write them; built so that these read them."""
 
-from __future__ import annotations
-
 import io
 import os
 import shutil
@@ -84,7 +82,7 @@ class Unseekable(io.RawIOBase):
 @pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
 @pytest.mark.parametrize("force_zip64", [False, True])
 @pytest.mark.parametrize("seekable", [False, True])
-def test_what_zipfile_writes_is_read(method: int, force_zip64: bool, seekable: bool) -> None:
+def test_what_zipfile_writes_is_read(method, force_zip64, seekable):
     target: Any = io.BytesIO() if seekable else Unseekable()
     with zipfile.ZipFile(target, "w", method) as file:
         for name in ("a", "döner.npy", "../up", "empty"):
@@ -96,7 +94,7 @@ def test_what_zipfile_writes_is_read(method: int, force_zip64: bool, seekable: b
 
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
-def test_what_numpy_writes_is_read(save: Callable[..., None]) -> None:
+def test_what_numpy_writes_is_read(save):
     target, empty = io.BytesIO(), io.BytesIO()
     save(target, a=np.arange(3), b=np.zeros((2, 2)), c=np.zeros(0))
     found = agrees_with_zipfile(target.getvalue())
@@ -106,7 +104,7 @@ def test_what_numpy_writes_is_read(save: Callable[..., None]) -> None:
 
 
 @pytest.mark.parametrize("with_checksums", [True, False])
-def test_what_torch_writes_is_read(with_checksums: bool) -> None:
+def test_what_torch_writes_is_read(with_checksums):
     target = io.BytesIO()
     torch.serialization.set_crc32_options(with_checksums)
     try:
@@ -134,7 +132,7 @@ def pread(file: Any) -> Callable[[int, int], bytes]:
     return lambda start, length: os.pread(file.fileno(), length, start)
 
 
-def test_what_torch_writes_beyond_4_gib_is_read(tmp_path: Path) -> None:
+def test_what_torch_writes_beyond_4_gib_is_read(tmp_path):
     path, _ = torch_file_of_5_gib(tmp_path)
     with open(path, "rb") as file:
         found = read_archive(pread(file), path.stat().st_size)
@@ -152,7 +150,7 @@ def test_what_torch_writes_beyond_4_gib_is_read(tmp_path: Path) -> None:
     # -fz into a pipe gives an end record that even unzip refuses.
     [*product(["", "-0", "-X -0 -fd"], [False, True]), ("-fz", False)],
 )
-def test_what_zip_writes_is_read(options: str, piped: bool, tmp_path: Path) -> None:
+def test_what_zip_writes_is_read(options, piped, tmp_path):
     (tmp_path / "a.txt").write_text("hello")
     (tmp_path / "b.txt").write_text("numbers\n" * 10_000)
     target = "-" if piped else "out.zip"
@@ -162,7 +160,7 @@ def test_what_zip_writes_is_read(options: str, piped: bool, tmp_path: Path) -> N
     assert len(agrees_with_zipfile(data).entries) == 2
 
 
-def test_entries_are_listed_in_the_order_of_the_file() -> None:
+def test_entries_are_listed_in_the_order_of_the_file():
     data = archive(Piece(b"one"), Piece(b"two"))
     at = data.index(b"PK\1\2")
     length = len(data) - 22 - at
@@ -173,7 +171,7 @@ def test_entries_are_listed_in_the_order_of_the_file() -> None:
 @pytest.mark.parametrize("form", ["<3L", "<L2Q"])
 @pytest.mark.parametrize("signature", [b"", b"PK\7\x08"])
 @pytest.mark.parametrize("unlisted", [0, 1, 2])
-def test_each_form_of_a_descriptor_is_read(form: str, signature: bytes, unlisted: int) -> None:
+def test_each_form_of_a_descriptor_is_read(form, signature, unlisted):
     pieces = [
         Piece(name, data, WITH_DESCRIPTOR, behind=descriptor(data, form, signature))
         for name, data in ((b"a", b""), (b"b", b"some"), (b"c", b"more"))
@@ -185,7 +183,7 @@ def test_each_form_of_a_descriptor_is_read(form: str, signature: bytes, unlisted
     assert [entry.name for entry in found.unlisted] == [f"hidden {i}" for i in range(unlisted)]
 
 
-def test_names_are_decoded_as_zipfile_does() -> None:
+def test_names_are_decoded_as_zipfile_does():
     data = archive(Piece("é".encode(), flags=UTF8), Piece("é".encode("cp437")), Piece(b"\x1f"))
     # Two spellings of one name are told apart by their bytes, and refused as one name.
     with pytest.raises(errors.DuplicateKey):
@@ -204,7 +202,7 @@ SMALL = {
 
 
 @pytest.mark.parametrize("kind", SMALL)
-def test_a_file_cut_anywhere_is_truncated(kind: str) -> None:
+def test_a_file_cut_anywhere_is_truncated(kind):
     archive_of(SMALL[kind])
     for size in range(len(SMALL[kind])):
         with pytest.raises(errors.TruncatedFile):
@@ -212,7 +210,7 @@ def test_a_file_cut_anywhere_is_truncated(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", SMALL)
-def test_no_changed_byte_makes_it_read_otherwise_than_zipfile_does(kind: str) -> None:
+def test_no_changed_byte_makes_it_read_otherwise_than_zipfile_does(kind):
     data, accepted = SMALL[kind], 0
     for at in range(len(data)):
         for value in {0, 1, 0xFF, data[at] ^ 0x80, data[at] + 1 & 0xFF}:
@@ -241,7 +239,7 @@ def counted(read: Callable[[int, int], bytes]) -> tuple[Callable[[int, int], byt
     return count, lengths
 
 
-def test_a_directory_beyond_the_limit_is_not_read() -> None:
+def test_a_directory_beyond_the_limit_is_not_read():
     size, directory = 2 * GIB, 300 << 20
     end = archive(end={"directory_size": directory, "directory_at": size - 22 - directory})
     read, lengths = counted(sparse_reader([(size - 22, end)]))
@@ -251,7 +249,7 @@ def test_a_directory_beyond_the_limit_is_not_read() -> None:
     assert lengths[0] < 70_000
 
 
-def test_very_many_entries_take_few_reads_and_little_time() -> None:
+def test_very_many_entries_take_few_reads_and_little_time():
     """More than 16 bits count."""
     data = built({f"archive/data/{i}": bytes(16) for i in range(70_000)}, align=64)
     read, lengths = counted(reader_of(data))
@@ -262,7 +260,7 @@ def test_very_many_entries_take_few_reads_and_little_time() -> None:
         assert len(theirs.namelist()) == 70_000
 
 
-def test_entries_that_lie_apart_take_a_small_read_each() -> None:
+def test_entries_that_lie_apart_take_a_small_read_each():
     data = built({f"tensor {i}": bytes(100_000) for i in range(50)}, align=4096)
     read, lengths = counted(reader_of(data))
     assert len(read_archive(read, len(data)).entries) == 50
@@ -301,9 +299,7 @@ names = names.filter(lambda name: name != "hidden\t" and not name.endswith("/"))
     st.binary(max_size=20).filter(lambda comment: b"PK\5\6" not in comment),
 )
 @settings(max_examples=100, deadline=None)
-def test_zipfile_and_we_read_what_we_build(
-    contents: dict[str, bytes], align: int, comment: bytes
-) -> None:
+def test_zipfile_and_we_read_what_we_build(contents, align, comment):
     data = built(contents, align, {"hidden\t": b"x"}, comment)
     found = agrees_with_zipfile(data)
     assert {entry.name: content(data, entry) for entry in found.entries} == contents
@@ -315,7 +311,7 @@ def test_zipfile_and_we_read_what_we_build(
 
 @pytest.mark.skipif(not shutil.which("unzip"), reason="there is no unzip command")
 @pytest.mark.parametrize("unlisted", [{}, {"hidden": b"12345"}])
-def test_unzip_finds_no_fault_in_what_we_build(unlisted: dict[str, bytes], tmp_path: Path) -> None:
+def test_unzip_finds_no_fault_in_what_we_build(unlisted, tmp_path):
     path = tmp_path / "built.zip"
     contents = {"a": b"some", "sub/b": bytes(1000), "empty": b""}
     path.write_bytes(built(contents, 64, unlisted, b"a comment"))
@@ -324,7 +320,7 @@ def test_unzip_finds_no_fault_in_what_we_build(unlisted: dict[str, bytes], tmp_p
 
 
 @pytest.mark.parametrize("size", [NARROW - 1, NARROW, NARROW + 1])
-def test_sizes_and_offsets_around_4_gib_are_right(size: int) -> None:
+def test_sizes_and_offsets_around_4_gib_are_right(size):
     header = local_header("big", size, 0, 64)
     big = Entry("big", 0, len(header), size, size, 7, False)
     behind = own_descriptor(7, size)
@@ -346,7 +342,7 @@ def test_sizes_and_offsets_around_4_gib_are_right(size: int) -> None:
     assert big.data_at % 64 == small_at % 64 == 0
 
 
-def test_zipfile_and_torch_open_a_file_of_5_gib_that_we_build(tmp_path: Path) -> None:
+def test_zipfile_and_torch_open_a_file_of_5_gib_that_we_build(tmp_path):
     pattern, tensors = torch_file_of_5_gib(tmp_path)
     path, entries = tmp_path / "built.pt", []
     with open(pattern, "rb") as source, open(path, "wb") as target:
@@ -374,7 +370,7 @@ def test_zipfile_and_torch_open_a_file_of_5_gib_that_we_build(tmp_path: Path) ->
         assert file.read(entries[6].name) == tensors["last"].numpy().tobytes()
 
 
-def test_a_name_or_comment_that_would_not_come_back_is_refused() -> None:
+def test_a_name_or_comment_that_would_not_come_back_is_refused():
     for name in ("", "a\0", "folder/", "é" * 40_000, "\ud800"):
         with pytest.raises(errors.BadName):
             local_header(name, 0, 0)

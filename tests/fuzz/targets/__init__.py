@@ -1,7 +1,5 @@
 """The formats as targets of the fuzzer, one file each."""
 
-from __future__ import annotations
-
 from tests.fuzz.target import Target
 from tests.fuzz.targets import npz, oxck, safetensors, sunc, tenzor, torch
 

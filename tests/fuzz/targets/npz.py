@@ -1,7 +1,5 @@
 """The npz format as a target, beside NumPy."""
 
-from __future__ import annotations
-
 import io
 import re
 import warnings

@@ -1,7 +1,5 @@
 """The oxck format as a target, beside a plain reader and beside `standfast.oxck`."""
 
-from __future__ import annotations
-
 import io
 import math
 import struct

@@ -1,7 +1,5 @@
 """The safetensors format as a target, beside the reference library."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from random import Random

@@ -1,7 +1,5 @@
 """The sunc format as a target, beside a plain reader of its header, and the trees in it."""
 
-from __future__ import annotations
-
 import io
 import struct
 from collections.abc import Callable

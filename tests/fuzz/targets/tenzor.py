@@ -1,7 +1,5 @@
 """The tenzor format as a target, beside a plain reader of its structs."""
 
-from __future__ import annotations
-
 import struct
 from random import Random
 from typing import NamedTuple

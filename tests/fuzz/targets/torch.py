@@ -1,7 +1,5 @@
 """The torch format as a target, beside `torch.load(weights_only=True)`."""
 
-from __future__ import annotations
-
 import io
 import re
 import warnings

@@ -1,7 +1,5 @@
 """A small GPT on a GPU, with dropout and tokens drawn there: `python gpt.py STORE --steps 30`."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import random

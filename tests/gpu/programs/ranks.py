@@ -3,8 +3,6 @@
 The program itself makes no collective call of NCCL: two ranks of it cannot share a GPU.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -4,8 +4,6 @@ Dropout, batch norm, shuffled data, a schedule that waits for a metric, and draw
 global generators in its steps. With KILL_AT it is killed in the step of that number.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import signal

@@ -1,10 +1,7 @@
 """What a tokenizer and a model of Transformers have besides arrives in Transformers again."""
 
-from __future__ import annotations
-
 import json
 import tempfile
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,7 +19,6 @@ from standfast.packages.store import export, save_to_store
 from standfast.packages.verify import verify_package
 from standfast.packages.writer import files_of
 from standfast.store import Store
-from tests.kit.seams import Seams
 from tests.packages import hugging
 
 TEMPLATE = "{% for message in messages %}{{ message['content'] }}½{% endfor %}"
@@ -50,7 +46,7 @@ def generating() -> Any:
 
 
 @pytest.mark.parametrize("how", ["saved", "stored", "exported"])
-def test_a_package_gives_tokenizer_and_generation_back(tmp_path: Path, how: str) -> None:
+def test_a_package_gives_tokenizer_and_generation_back(tmp_path, how):
     made, folder = generating(), tmp_path / "gpt"
     store = Store(tmp_path / "store")
     if how == "saved":
@@ -82,14 +78,14 @@ def test_a_package_gives_tokenizer_and_generation_back(tmp_path: Path, how: str)
     assert (folder / "generation_config.json").exists() == (how == "stored")
 
 
-def test_the_files_are_those_that_transformers_writes(tmp_path: Path) -> None:
+def test_the_files_are_those_that_transformers_writes(tmp_path):
     theirs = hugging.save(dressed(), tmp_path)
     expected = {path.name: path.read_bytes() for path in theirs.iterdir()}
     assert sorted(expected) == ["chat_template.jinja", "tokenizer.json", "tokenizer_config.json"]
     assert tokenizer_files(dressed()) == expected
 
 
-def test_several_templates_stay_together(tmp_path: Path) -> None:
+def test_several_templates_stay_together(tmp_path):
     templates = {"default": TEMPLATE, "tools": "{{ tools }}"}
     for name, content in tokenizer_files(dressed(chat_template=templates)).items():
         (tmp_path / name).write_bytes(content)
@@ -97,7 +93,7 @@ def test_several_templates_stay_together(tmp_path: Path) -> None:
     assert theirs.chat_template == templates
 
 
-def test_nothing_is_left_of_the_folder_they_were_written_to(tmp_path: Path, seams: Seams) -> None:
+def test_nothing_is_left_of_the_folder_they_were_written_to(tmp_path, seams):
     seams.system(tempfile, tempdir=str(tmp_path))
     assert tokenizer_files(dressed())
     with pytest.raises(errors.BadOption):
@@ -108,7 +104,7 @@ def test_nothing_is_left_of_the_folder_they_were_written_to(tmp_path: Path, seam
         tokenizer_files(dressed())
 
 
-def test_a_plain_tokenizer_has_the_files_it_had() -> None:
+def test_a_plain_tokenizer_has_the_files_it_had():
     made = hugging.byte_level_bpe()
     text = tokenizer_text(made)
     settings = tokenizer_config(CONFIG, text)
@@ -119,7 +115,7 @@ def test_a_plain_tokenizer_has_the_files_it_had() -> None:
         assert json.loads(files["tokenizer_config.json"]) == settings
 
 
-def test_a_model_of_nobody_says_nothing_of_generation() -> None:
+def test_a_model_of_nobody_says_nothing_of_generation():
     import torch
 
     assert generation_files(torch.nn.Linear(2, 2)) == {}
@@ -127,7 +123,7 @@ def test_a_model_of_nobody_says_nothing_of_generation() -> None:
     assert list(generation_files(torch.nn.DataParallel(generating()))) == ["generation_config.json"]
 
 
-def test_half_of_a_character_is_named_before_anything_is_written(tmp_path: Path) -> None:
+def test_half_of_a_character_is_named_before_anything_is_written(tmp_path):
     made = hugging.model(vocab_size=300)
     for options, named in (
         ({"dataset": DatasetInfo.of_texts(["a", "\ud800"])}, r"dataset\.json: samples\[1\]\.text"),

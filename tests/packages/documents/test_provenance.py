@@ -1,7 +1,5 @@
 """Provenance: the libraries, the git revision of the program, the checkpoint."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import os
 import platform
@@ -15,7 +13,6 @@ from typing import Any
 import pytest
 
 from standfast.packages.documents.manifest import git_state, program_folder, provenance
-from tests.kit.seams import Seams
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -36,9 +33,7 @@ def repository(tmp_path: Path) -> Path:
     return folder
 
 
-def test_the_revision_is_dirty_if_a_file_changed(
-    repository: Path,
-) -> None:
+def test_the_revision_is_dirty_if_a_file_changed(repository):
     (repository / "new.txt").write_text("new")
     revision = git(repository, "rev-parse", "HEAD")
     assert git_state(repository / "src") == {"revision": revision, "dirty": False}
@@ -46,7 +41,7 @@ def test_the_revision_is_dirty_if_a_file_changed(
     assert git_state(repository) == {"revision": revision, "dirty": True}
 
 
-def test_it_names_python_the_platform_the_libraries_and_the_checkpoint(seams: Seams) -> None:
+def test_it_names_python_the_platform_the_libraries_and_the_checkpoint(seams):
     found = provenance()
     assert found["python"] == platform.python_version()
     assert found["platform"] == platform.platform()
@@ -66,9 +61,7 @@ def test_it_names_python_the_platform_the_libraries_and_the_checkpoint(seams: Se
     assert provenance()["libraries"] == found["libraries"]
 
 
-def test_a_folder_without_git_or_a_commit_has_no_revision(
-    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seams: Seams
-) -> None:
+def test_a_folder_without_git_or_a_commit_has_no_revision(repository, tmp_path, monkeypatch, seams):
     with monkeypatch.context() as patch:
         patch.setenv("GIT_DIR", str(repository / ".git"))  # of a hook that runs: it does not count
         patch.setenv("GIT_WORK_TREE", str(repository))
@@ -83,7 +76,7 @@ def test_a_folder_without_git_or_a_commit_has_no_revision(
     assert git_state(repository) is None
 
 
-def test_nothing_that_the_repository_names_is_run(repository: Path) -> None:
+def test_nothing_that_the_repository_names_is_run(repository):
     trap = repository / "trap.sh"
     trap.write_text(f"#!/bin/sh\ntouch {repository / 'sprung'}\n")
     trap.chmod(0o755)
@@ -95,9 +88,7 @@ def test_nothing_that_the_repository_names_is_run(repository: Path) -> None:
     assert not (repository / "sprung").exists()
 
 
-def test_a_git_that_hangs_is_given_up_with_all_it_started(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seams: Seams
-) -> None:
+def test_a_git_that_hangs_is_given_up_with_all_it_started(tmp_path, monkeypatch, seams):
     fake = tmp_path / "bin" / "git"
     fake.parent.mkdir()
     fake.write_text(f"#!/bin/sh\nsleep 600 & echo $! > {tmp_path / 'child'}\nwait\n")
@@ -114,8 +105,8 @@ def test_a_git_that_hangs_is_given_up_with_all_it_started(
 
 @pytest.mark.parametrize("arguments", [["train.py"], ["-c"], [""], []], ids=str)
 def test_a_program_is_where_its_file_is_or_else_where_it_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seams: Seams, arguments: list[str]
-) -> None:
+    tmp_path, monkeypatch, seams, arguments
+):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").touch()
     seams.system(sys, argv=arguments)

@@ -1,7 +1,5 @@
 """`dataset.json` and `generation_info.json`: what they say comes back, unknown fields included."""
 
-from __future__ import annotations
-
 import json
 import math
 import os
@@ -25,7 +23,6 @@ from standfast.packages.documents.records import (
     GenerationInfo,
     TrainingParams,
 )
-from tests.kit.seams import Seams
 
 DATASET: dict[str, Any] = {
     "metadata": {
@@ -70,7 +67,7 @@ def changed(*place: Any, to: Any) -> dict[str, Any]:
     return content
 
 
-def test_texts_become_a_dataset_that_comes_back(path: Path) -> None:
+def test_texts_become_a_dataset_that_comes_back(path):
     dataset = DatasetInfo.of_texts(["one two", "three"], lambda text: len(text.split()))
     dataset.save(path)
     assert DatasetInfo.load(path) == dataset
@@ -81,11 +78,11 @@ def test_texts_become_a_dataset_that_comes_back(path: Path) -> None:
     assert other.samples[0].tokens is None
 
 
-def test_plain_text_has_an_empty_line_between_samples() -> None:
+def test_plain_text_has_an_empty_line_between_samples():
     assert DatasetInfo.of_texts(["one\ntwo", "three"]).text() == "one\ntwo\n\nthree\n"
 
 
-def test_without_a_counter_the_number_of_tokens_is_unknown(path: Path) -> None:
+def test_without_a_counter_the_number_of_tokens_is_unknown(path):
     dataset = DatasetInfo.of_texts(["one two", "three"])
     assert dataset.metadata.total_tokens is None
     dataset.save(path)
@@ -95,7 +92,7 @@ def test_without_a_counter_the_number_of_tokens_is_unknown(path: Path) -> None:
     assert DatasetMetadata().total_tokens is None
 
 
-def test_a_prompt_and_a_size_are_enough(path: Path) -> None:
+def test_a_prompt_and_a_size_are_enough(path):
     before = datetime.now().astimezone()
     info = GenerationInfo(prompt="recipes", model_size="small")
     info.save(path)
@@ -106,7 +103,7 @@ def test_a_prompt_and_a_size_are_enough(path: Path) -> None:
         assert before.replace(microsecond=0) <= made <= datetime.now().astimezone()
 
 
-def test_everything_that_is_given_comes_back(path: Path) -> None:
+def test_everything_that_is_given_comes_back(path):
     info = GenerationInfo(
         "recipes",
         "12M",
@@ -132,7 +129,7 @@ def test_everything_that_is_given_comes_back(path: Path) -> None:
     }
 
 
-def test_numbers_of_numpy_are_numbers_and_a_path_may_be_bytes(path: Path) -> None:
+def test_numbers_of_numpy_are_numbers_and_a_path_may_be_bytes(path):
     given: Any = os.fsencode(path)
     params = TrainingParams(final_loss=np.float64(2.5), epochs=np.int64(3))  # type: ignore[arg-type]
     assert (type(params.final_loss), type(params.epochs)) == (float, int)
@@ -176,7 +173,7 @@ FOREIGN: list[tuple[Any, dict[str, Any]]] = [
 ]
 
 
-def test_what_a_file_lacks_or_has_as_null_is_not_made_up() -> None:
+def test_what_a_file_lacks_or_has_as_null_is_not_made_up():
     nothing = GenerationInfo(creation_date="", libraries={})
     assert GenerationInfo.of_dict({}) == nothing
     assert GenerationInfo.of_dict({}).libraries is not GenerationInfo.of_dict({}).libraries
@@ -188,7 +185,7 @@ def test_what_a_file_lacks_or_has_as_null_is_not_made_up() -> None:
     assert type(found.samples[0].changed(tokens=5).as_dict()["tokens"]) is int
 
 
-def test_a_field_that_a_file_lacks_is_written_once_it_is_set() -> None:
+def test_a_field_that_a_file_lacks_is_written_once_it_is_set():
     info = GenerationInfo.of_dict({"prompt": None, "training_params": {"epochs": 3.0}})
     params = info.training_params.changed(epochs=4, steps=10)
     other = info.changed(prompt="recipes", training_params=params, quantization={"scheme": "int8"})
@@ -203,7 +200,7 @@ def test_a_field_that_a_file_lacks_is_written_once_it_is_set() -> None:
 REST = '{"metadata": {}, "samples": [{"text": "a", "x": '
 
 
-def test_a_dataset_may_be_larger_than_other_json_files(path: Path, seams: Seams) -> None:
+def test_a_dataset_may_be_larger_than_other_json_files(path, seams):
     seams.bound("bytes of JSON", 1 << 16)
     dataset = DatasetInfo.of_texts(["flour and butter " * 4096])
     dataset.save(path)
@@ -226,21 +223,21 @@ UNWRITABLE: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("place", UNWRITABLE)
-def test_half_of_a_character_is_named_and_not_written(place: str, path: Path) -> None:
+def test_half_of_a_character_is_named_and_not_written(place, path):
     with pytest.raises(errors.RefusedMetadata, match=re.escape(f"{path}: {place} ")) as caught:
         UNWRITABLE[place].save(path)
     assert str(caught.value).isprintable()
     assert not path.exists()
 
 
-def test_what_json_does_not_have_is_not_written(path: Path) -> None:
+def test_what_json_does_not_have_is_not_written(path):
     sample = DatasetSample("a", others={"when": datetime.now()})
     with pytest.raises(errors.RefusedMetadata, match="JSON"):
         DatasetInfo(DatasetMetadata(), [sample]).save(path)
     assert not path.exists()
 
 
-def test_samples_are_of_their_class_and_one_text_is_not_taken_for_its_letters() -> None:
+def test_samples_are_of_their_class_and_one_text_is_not_taken_for_its_letters():
     with pytest.raises(errors.BadField, match=r"samples\[1\]"):
         DatasetInfo(DatasetMetadata(), [DatasetSample("a"), "b"])  # type: ignore[list-item]
     with pytest.raises(errors.BadOption):
@@ -248,7 +245,7 @@ def test_samples_are_of_their_class_and_one_text_is_not_taken_for_its_letters() 
 
 
 @pytest.mark.parametrize(("kind", "content"), FOREIGN)
-def test_unknown_fields_are_written_again_exactly(kind: Any, content: Any, path: Path) -> None:
+def test_unknown_fields_are_written_again_exactly(kind, content, path):
     path.write_text(json.dumps(content))
     record = kind.load(path)
     record.save(path)
@@ -288,9 +285,7 @@ WRONG: list[tuple[Any, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("kind", "content", "place"), WRONG, ids=range(len(WRONG)))
-def test_a_field_of_the_wrong_kind_is_named(
-    kind: Any, content: Any, place: str, path: Path
-) -> None:
+def test_a_field_of_the_wrong_kind_is_named(kind, content, place, path):
     path.write_text(json.dumps(content))
     with pytest.raises(errors.BadField, match=re.escape(f"{path}: {place} ")):
         kind.load(path)
@@ -310,7 +305,7 @@ NOT_JSON: dict[str, type[Exception]] = {
 
 
 @pytest.mark.parametrize("kind", [DatasetInfo, GenerationInfo])
-def test_what_is_not_strict_json_is_refused(kind: Any, path: Path) -> None:
+def test_what_is_not_strict_json_is_refused(kind, path):
     with pytest.raises(errors.MissingFile, match=r"record\.json"):
         kind.load(path)
     for content, error in NOT_JSON.items():

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path
@@ -12,7 +10,6 @@ from hypothesis import strategies as st
 
 from standfast import errors
 from standfast.packages.documents import names, tokenizer
-from tests.kit.seams import Seams
 from tests.packages import hugging
 
 SAMPLES = [
@@ -35,7 +32,7 @@ def _package(folder: Path, made: Any, **changes: Any) -> Any:
 
 
 @pytest.mark.parametrize("kind", hugging.TOKENIZERS)
-def test_the_text_is_the_same_tokenizer_in_transformers(tmp_path: Path, kind: str) -> None:
+def test_the_text_is_the_same_tokenizer_in_transformers(tmp_path, kind):
     made = hugging.TOKENIZERS[kind]()
     again = tokenizer.tokenizer_of(tokenizer.tokenizer_text(made))
     assert _without_scores(again) == _without_scores(made)
@@ -59,7 +56,7 @@ def _without_scores(made: Any) -> Any:
     return content
 
 
-def test_a_file_and_a_text_stay_as_they_are(tmp_path: Path) -> None:
+def test_a_file_and_a_text_stay_as_they_are(tmp_path):
     text = " " + hugging.unigram().to_str() + "\n"
     path = tmp_path / "any name.json"
     path.write_text(text)
@@ -67,7 +64,7 @@ def test_a_file_and_a_text_stay_as_they_are(tmp_path: Path) -> None:
         assert tokenizer.tokenizer_text(same) == text.encode()
 
 
-def test_the_settings_name_length_and_special_tokens() -> None:
+def test_the_settings_name_length_and_special_tokens():
     text = tokenizer.tokenizer_text(hugging.byte_level_bpe())
     config = {"n_positions": 77, "bos_token_id": None, "eos_token_id": [0, 5]}
     assert tokenizer.tokenizer_config(config, text) == {
@@ -78,7 +75,7 @@ def test_the_settings_name_length_and_special_tokens() -> None:
     }
 
 
-def test_a_token_that_is_not_special_does_not_become_so() -> None:
+def test_a_token_that_is_not_special_does_not_become_so():
     made = hugging.byte_level_bpe()
     made.add_tokens(["crêpe"])  # of the id 300
     text = tokenizer.tokenizer_text(made)
@@ -88,7 +85,7 @@ def test_a_token_that_is_not_special_does_not_become_so() -> None:
         assert "model_max_length" not in found
 
 
-def test_the_length_and_the_end_arrive_in_transformers(tmp_path: Path) -> None:
+def test_the_length_and_the_end_arrive_in_transformers(tmp_path):
     made = hugging.byte_level_bpe()
     theirs = _package(tmp_path, made, n_positions=48)
     assert theirs.model_max_length == 48
@@ -115,7 +112,7 @@ PADDING = {
 }
 
 
-def test_a_text_that_is_not_a_tokenizer_is_refused() -> None:
+def test_a_text_that_is_not_a_tokenizer_is_refused():
     bpe = {"type": "BPE", "vocab": {"a": 1}, "merges": [["b", "c"]]}
     for text in (
         b"",
@@ -143,7 +140,7 @@ def test_a_text_that_is_not_a_tokenizer_is_refused() -> None:
         assert len(str(caught.value)) < 400
 
 
-def test_a_panic_of_the_library_is_a_refusal(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_panic_of_the_library_is_a_refusal(capfd):
     normalizer = {"type": "Precompiled", "precompiled_charsmap": "AAAA"}
     with pytest.raises(errors.BadField, match="precompiled_charsmap") as caught:
         tokenizer.tokenizer_of(_changed(normalizer=normalizer))
@@ -151,7 +148,7 @@ def test_a_panic_of_the_library_is_a_refusal(capfd: pytest.CaptureFixture[str]) 
     assert "panicked" in capfd.readouterr().err
 
 
-def test_an_interrupt_is_not_taken_for_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_is_not_taken_for_a_refusal(monkeypatch):
     def interrupted(text: bytes) -> None:
         raise KeyboardInterrupt
 
@@ -161,20 +158,20 @@ def test_an_interrupt_is_not_taken_for_a_refusal(monkeypatch: pytest.MonkeyPatch
         tokenizer.tokenizer_of(b"{}")
 
 
-def test_padding_that_would_take_all_memory_is_refused() -> None:
+def test_padding_that_would_take_all_memory_is_refused():
     for change in ({"strategy": {"Fixed": 1 << 60}}, {"pad_to_multiple_of": 1 << 60}):
         with pytest.raises(errors.BadField, match="padding"):
             tokenizer.tokenizer_of(_changed(padding=PADDING | change))
 
 
-def test_padding_and_truncation_of_a_usual_size_are_kept() -> None:
+def test_padding_and_truncation_of_a_usual_size_are_kept():
     made = hugging.byte_level_bpe()
     made.enable_padding(length=64, pad_to_multiple_of=8)
     made.enable_truncation(100)
     assert tokenizer.tokenizer_of(tokenizer.tokenizer_text(made)).to_str() == made.to_str()
 
 
-def test_a_text_or_file_beyond_the_limit_is_not_read(tmp_path: Path, seams: Seams) -> None:
+def test_a_text_or_file_beyond_the_limit_is_not_read(tmp_path, seams):
     text = tokenizer.tokenizer_text(hugging.byte_level_bpe())
     path = tmp_path / names.TOKENIZER
     path.write_bytes(text)
@@ -186,7 +183,7 @@ def test_a_text_or_file_beyond_the_limit_is_not_read(tmp_path: Path, seams: Seam
             tokenizer.tokenizer_text(same)
 
 
-def test_what_is_not_a_tokenizer_is_refused(tmp_path: Path) -> None:
+def test_what_is_not_a_tokenizer_is_refused(tmp_path):
     from tokenizers import pre_tokenizers
 
     in_python = hugging.byte_level_bpe()
@@ -204,7 +201,7 @@ def test_what_is_not_a_tokenizer_is_refused(tmp_path: Path) -> None:
         tokenizer.tokenizer_text(tmp_path / "none.json")
 
 
-def test_without_the_library_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_library_it_is_said_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     with pytest.raises(errors.UnknownFramework, match="tokenizers"):
         tokenizer.tokenizer_of(b"{}")
@@ -212,7 +209,7 @@ def test_without_the_library_it_is_said_how_to_get_it(monkeypatch: pytest.Monkey
 
 @settings(deadline=None, max_examples=50)
 @given(st.data())
-def test_a_changed_byte_gives_a_tokenizer_or_a_refusal(data: st.DataObject) -> None:
+def test_a_changed_byte_gives_a_tokenizer_or_a_refusal(data):
     text = bytearray(_SOUND)
     for _ in range(data.draw(st.integers(1, 4))):
         text[data.draw(st.integers(0, len(text) - 1))] = data.draw(st.integers(0, 255))
@@ -226,7 +223,7 @@ def test_a_changed_byte_gives_a_tokenizer_or_a_refusal(data: st.DataObject) -> N
 _SOUND = hugging.word_piece().to_str().encode()
 
 
-def test_a_wrapper_of_the_tokenizers_library_is_taken() -> None:
+def test_a_wrapper_of_the_tokenizers_library_is_taken():
     from tokenizers import ByteLevelBPETokenizer
 
     made = ByteLevelBPETokenizer()

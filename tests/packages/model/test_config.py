@@ -1,10 +1,7 @@
 """config.json: what is read, what is written again, what is refused."""
 
-from __future__ import annotations
-
 import json
 import os
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +11,7 @@ from standfast.errors import BadField, DuplicateKey, MissingFile, UnsupportedFil
 from standfast.packages import Config
 
 
-def test_a_configuration_comes_back_as_it_was(tmp_path: Path) -> None:
+def test_a_configuration_comes_back_as_it_was(tmp_path):
     path = tmp_path / "config.json"
     with pytest.raises(MissingFile, match=r"config\.json"):
         Config.load(path)
@@ -26,7 +23,7 @@ def test_a_configuration_comes_back_as_it_was(tmp_path: Path) -> None:
     assert (said["model_type"], said["n_embd"], said["n_layer"]) == ("gpt2", 384, 6)
 
 
-def test_what_is_not_known_is_kept(tmp_path: Path) -> None:
+def test_what_is_not_known_is_kept(tmp_path):
     given = {"n_embd": 48, "n_head": 4, "task": {"a": [1, None]}, "transformers_version": "4.40"}
     assert Config.of_dict(given).as_dict().items() >= given.items()
     assert Config.of_dict(Config.of_dict(given).as_dict()) == Config.of_dict(
@@ -34,7 +31,7 @@ def test_what_is_not_known_is_kept(tmp_path: Path) -> None:
     )
 
 
-def test_numbers_of_numpy_and_a_path_of_bytes_will_do(tmp_path: Path) -> None:
+def test_numbers_of_numpy_and_a_path_of_bytes_will_do(tmp_path):
     given: Any = {"vocab_size": np.int64(100), "resid_pdrop": np.float64(0.25)}
     path: Any = os.fsencode(tmp_path / "config.json")
     Config(**given).save(path)
@@ -44,13 +41,13 @@ def test_numbers_of_numpy_and_a_path_of_bytes_will_do(tmp_path: Path) -> None:
         Config(vocab_size=np.float64(100.0))  # type: ignore[arg-type]
 
 
-def test_the_names_of_other_models_are_understood() -> None:
+def test_the_names_of_other_models_are_understood():
     config = Config.of_dict({"hidden_size": 48, "num_attention_heads": 4, "num_hidden_layers": 3})
     assert (config.n_embd, config.n_head, config.n_layer) == (48, 4, 3)
     assert "hidden_size" not in config.as_dict()
 
 
-def test_a_value_of_which_no_model_can_be_built_is_named(tmp_path: Path) -> None:
+def test_a_value_of_which_no_model_can_be_built_is_named(tmp_path):
     path = tmp_path / "config.json"
     wrong: dict[str, list[Any]] = {
         "vocab_size": [0, 1 << 40, "50257", 10.0],
@@ -71,7 +68,7 @@ def test_a_value_of_which_no_model_can_be_built_is_named(tmp_path: Path) -> None
         assert str(path) in str(caught.value)
 
 
-def test_another_architecture_is_refused() -> None:
+def test_another_architecture_is_refused():
     for name, value in (
         ("model_type", "llama"),
         ("add_cross_attention", True),
@@ -81,7 +78,7 @@ def test_another_architecture_is_refused() -> None:
             Config.of_dict({name: value})
 
 
-def test_a_file_that_is_not_a_configuration_is_named(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_configuration_is_named(tmp_path):
     path = tmp_path / "config.json"
     for content in (b"", b"[]", b"[" * 100_000, b'{"n_layer": 1e999}', b"\xff"):
         path.write_bytes(content)

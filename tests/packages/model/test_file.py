@@ -1,11 +1,8 @@
 """A model in one file: saved, loaded, mapped."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +16,7 @@ from tests.kit.stores import flip
 from tests.packages.stored_models import TINY, bits, model
 
 
-def test_a_model_comes_back_from_one_file(tmp_path: Path) -> None:
+def test_a_model_comes_back_from_one_file(tmp_path):
     path = tmp_path / "model.safetensors"
     for made in (model(1), torch.nn.DataParallel(model(1))):
         save_model(made, path, {"epoch": 3})
@@ -33,7 +30,7 @@ def test_a_model_comes_back_from_one_file(tmp_path: Path) -> None:
         assert f"loaded from {path}, verified" in repr(loaded)
 
 
-def test_the_configuration_in_the_file_comes_first_and_config_json_second(tmp_path: Path) -> None:
+def test_the_configuration_in_the_file_comes_first_and_config_json_second(tmp_path):
     path = tmp_path / "weights.safetensors"
     save_model(model(1).state_dict(), path)
     with pytest.raises(errors.MissingFile, match=r"config\.json.*weights\.json"):
@@ -48,7 +45,7 @@ def test_the_configuration_in_the_file_comes_first_and_config_json_second(tmp_pa
     assert load_model(path)[1].n_head == 2
 
 
-def test_parameters_alone_are_a_model_too(tmp_path: Path) -> None:
+def test_parameters_alone_are_a_model_too(tmp_path):
     path = tmp_path / "model.safetensors"
     save_model(VarMap(model(1)), path, {"config": TINY.as_dict()})
     assert bits(load_model(path)[0]) == bits(model(1))
@@ -57,14 +54,14 @@ def test_parameters_alone_are_a_model_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("config", [5, "{", [], {"n_layer": -1}], ids=str)
-def test_a_configuration_that_is_none_is_refused(tmp_path: Path, config: Any) -> None:
+def test_a_configuration_that_is_none_is_refused(tmp_path, config):
     path = tmp_path / "model.safetensors"
     standfast.save(path, model(1).state_dict(), {"config": config})
     with pytest.raises(errors.BadField, match=r"model\.safetensors"):
         load_model(path)
 
 
-def test_damage_is_found_when_it_is_looked_for(tmp_path: Path) -> None:
+def test_damage_is_found_when_it_is_looked_for(tmp_path):
     path = tmp_path / "model.safetensors"
     save_model(model(1), path)
     flip(path)
@@ -104,9 +101,7 @@ print(modules, was_read, grown(before, after), *touched)
 """
 
 
-def test_a_large_file_is_mapped_and_only_what_is_touched_is_read(
-    tmp_path: Path,
-) -> None:
+def test_a_large_file_is_mapped_and_only_what_is_touched_is_read(tmp_path):
     config = Config(vocab_size=1000, n_positions=64, n_embd=1024, n_layer=1, n_head=16)
     path = tmp_path / "model.safetensors"
     save_model({name: torch.ones(shape) for name, shape in shapes(config)}, path)
@@ -120,7 +115,7 @@ def test_a_large_file_is_mapped_and_only_what_is_touched_is_read(
     assert touched <= by_touching < 1.5 * touched
 
 
-def test_what_could_not_be_loaded_is_not_saved(tmp_path: Path) -> None:
+def test_what_could_not_be_loaded_is_not_saved(tmp_path):
     for metadata in ({"config": "small"}, {"quantization": "none"}):
         with pytest.raises(errors.RefusedMetadata):
             save_model(model(1), tmp_path / "model.safetensors", metadata)
@@ -129,9 +124,7 @@ def test_what_could_not_be_loaded_is_not_saved(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_warning_comes_only_if_a_file_was_loaded(
-    tmp_path: Path, recwarn: pytest.WarningsRecorder
-) -> None:
+def test_a_warning_comes_only_if_a_file_was_loaded(tmp_path, recwarn):
     path = tmp_path / "model.safetensors"
     standfast.save(path, model(1).state_dict(), extras=False)
     config = tmp_path / "config.json"
@@ -148,7 +141,7 @@ def test_a_warning_comes_only_if_a_file_was_loaded(
         assert caught[0].filename == __file__
 
 
-def test_other_precisions_stay_what_they_are_and_integers_are_refused(tmp_path: Path) -> None:
+def test_other_precisions_stay_what_they_are_and_integers_are_refused(tmp_path):
     path = tmp_path / "model.safetensors"
     save_model(model(1).to(torch.bfloat16), path)
     loaded, *_ = load_model(path)
@@ -164,7 +157,7 @@ def _bits(state: VarMap) -> dict[str, bytes]:
     return {name: value.detach().numpy().tobytes() for name, value in state.items()}
 
 
-def test_what_was_saved_is_loaded_in_place(tmp_path: Path) -> None:
+def test_what_was_saved_is_loaded_in_place(tmp_path):
     model = GPT(TINY)
     state = VarMap(model)
     before = _bits(state)
@@ -179,7 +172,7 @@ def test_what_was_saved_is_loaded_in_place(tmp_path: Path) -> None:
     assert [parameter.data_ptr() for parameter in model.parameters()] == addresses
 
 
-def test_it_is_a_mapping_of_the_model_s_own_parameters() -> None:
+def test_it_is_a_mapping_of_the_model_s_own_parameters():
     model = GPT(TINY)
     state = VarMap(model)
     assert list(state) == [name for name, _ in model.named_parameters()]
@@ -189,7 +182,7 @@ def test_it_is_a_mapping_of_the_model_s_own_parameters() -> None:
     assert list(VarMap({"a": torch.zeros(2)})) == ["a"]
 
 
-def test_the_file_of_another_model_changes_nothing(tmp_path: Path) -> None:
+def test_the_file_of_another_model_changes_nothing(tmp_path):
     a, b = torch.zeros(2), torch.zeros(3)
     for given in (
         {"a": a},
@@ -208,7 +201,7 @@ def test_the_file_of_another_model_changes_nothing(tmp_path: Path) -> None:
     assert len(empty) == 0
 
 
-def test_elements_that_share_memory_are_refused(tmp_path: Path) -> None:
+def test_elements_that_share_memory_are_refused(tmp_path):
     standfast.save(tmp_path / "w.safetensors", {"a": torch.ones(2), "b": torch.arange(3.0)})
     state = VarMap({"a": torch.zeros(2), "b": torch.zeros(1).expand(3)})
     with pytest.raises(errors.StateMismatch, match="'b'"):
@@ -216,7 +209,7 @@ def test_elements_that_share_memory_are_refused(tmp_path: Path) -> None:
     assert not state["a"].any()
 
 
-def test_different_tensors_do_not_go_into_shared_memory(tmp_path: Path) -> None:
+def test_different_tensors_do_not_go_into_shared_memory(tmp_path):
     weight = torch.zeros(3)
     state = VarMap({"a": weight, "b": weight})
     standfast.save(tmp_path / "w.safetensors", {"a": torch.ones(3), "b": torch.arange(3.0)})
@@ -229,7 +222,7 @@ def test_different_tensors_do_not_go_into_shared_memory(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_new", [False, True])
-def test_a_damaged_file_changes_and_fills_nothing(is_new: bool, tmp_path: Path) -> None:
+def test_a_damaged_file_changes_and_fills_nothing(is_new, tmp_path):
     path = tmp_path / "w.safetensors"
     VarMap({"a": torch.ones(2), "b": torch.ones(3)}).save(path)
     flip(path)
@@ -240,7 +233,7 @@ def test_a_damaged_file_changes_and_fills_nothing(is_new: bool, tmp_path: Path) 
     assert not any(value.any() for value in state.values())
 
 
-def test_an_empty_varmap_is_filled_from_a_file(tmp_path: Path) -> None:
+def test_an_empty_varmap_is_filled_from_a_file(tmp_path):
     path = tmp_path / "w.safetensors"
     varmap = VarMap()
     varmap.save(path)
@@ -258,7 +251,7 @@ def test_an_empty_varmap_is_filled_from_a_file(tmp_path: Path) -> None:
     assert _bits(varmap) == _bits(VarMap(model))
 
 
-def test_an_empty_varmap_is_filled_from_a_model_and_by_name(tmp_path: Path) -> None:
+def test_an_empty_varmap_is_filled_from_a_model_and_by_name(tmp_path):
     model = GPT(TINY)
     varmap = VarMap()
     varmap.update(model.named_parameters())
@@ -276,7 +269,7 @@ def test_an_empty_varmap_is_filled_from_a_model_and_by_name(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("varmap", [VarMap(), VarMap({"a": torch.zeros(2)})], ids=["new", "full"])
-def test_a_file_of_another_program_is_loaded_with_a_warning(tmp_path: Path, varmap: VarMap) -> None:
+def test_a_file_of_another_program_is_loaded_with_a_warning(tmp_path, varmap):
     standfast.save(tmp_path / "w.safetensors", {"a": torch.ones(2)}, extras=False)
     with pytest.warns(errors.NotVerified) as caught:
         varmap.load(tmp_path / "w.safetensors")
@@ -284,7 +277,7 @@ def test_a_file_of_another_program_is_loaded_with_a_warning(tmp_path: Path, varm
     assert varmap["a"].tolist() == [1, 1]
 
 
-def test_what_has_no_parameters_is_refused() -> None:
+def test_what_has_no_parameters_is_refused():
     for given in ("model.safetensors", 5, [torch.zeros(2)]):
         with pytest.raises(errors.BadOption, match=type(given).__name__):
             VarMap(given)

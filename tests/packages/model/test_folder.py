@@ -1,7 +1,5 @@
 """A package is written whole, read whole, and nothing else in its folder is lost."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle
@@ -30,7 +28,6 @@ from standfast.packages import (
     verify_package,
 )
 from standfast.packages.documents.manifest import Manifest, git_state, program_folder
-from tests.kit.seams import Seams
 from tests.kit.stores import flip
 from tests.packages import hugging
 from tests.packages.stored_models import TINY, bits, model
@@ -58,7 +55,7 @@ def folder(original: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(original, tmp_path / original.name))
 
 
-def test_a_package_has_all_its_files_and_comes_back(folder: Path) -> None:
+def test_a_package_has_all_its_files_and_comes_back(folder):
     assert {path.name for path in folder.iterdir()} == {
         *REQUIRED_FILES,
         "tokenizer_config.json",
@@ -78,7 +75,7 @@ def test_a_package_has_all_its_files_and_comes_back(folder: Path) -> None:
     assert "another text" in (folder / "dataset.txt").read_text()
 
 
-def test_json_is_indented_and_its_keys_are_sorted(folder: Path) -> None:
+def test_json_is_indented_and_its_keys_are_sorted(folder):
     for path in folder.glob("*.json"):
         if path.name != "tokenizer.json":
             text = path.read_text()
@@ -86,7 +83,7 @@ def test_json_is_indented_and_its_keys_are_sorted(folder: Path) -> None:
             assert text == again + "\n", path
 
 
-def test_what_is_written_to_the_weights_stays_in_memory(folder: Path) -> None:
+def test_what_is_written_to_the_weights_stays_in_memory(folder):
     before = (folder / "model.safetensors").read_bytes()
     loaded, *_ = load_model_folder(folder)
     with torch.no_grad():
@@ -95,7 +92,7 @@ def test_what_is_written_to_the_weights_stays_in_memory(folder: Path) -> None:
     assert bits(load_model_folder(folder)[0]) == bits(model(1))
 
 
-def test_a_model_says_whether_it_was_verified(folder: Path) -> None:
+def test_a_model_says_whether_it_was_verified(folder):
     assert f"loaded from {folder}, verified" in repr(load_model_folder(folder)[0])
     assert f"loaded from {folder}, not verified" in repr(load_model_folder(folder, verify=False)[0])
     assert f"mapped from {folder}, not verified" in repr(load_model_mmaped(folder)[0])
@@ -106,7 +103,7 @@ def test_a_model_says_whether_it_was_verified(folder: Path) -> None:
     assert "only its weights verified" in repr(loaded)
 
 
-def test_a_package_saved_again_replaces_the_old_one_and_nothing_else(folder: Path) -> None:
+def test_a_package_saved_again_replaces_the_old_one_and_nothing_else(folder):
     (folder / "README.md").write_text("mine")
     save(folder, 2, max_shard_size=2000)
     assert bits(load_model_folder(folder)[0]) == bits(model(2))
@@ -117,7 +114,7 @@ def test_a_package_saved_again_replaces_the_old_one_and_nothing_else(folder: Pat
     assert os.listdir(folder.parent) == [folder.name]
 
 
-def test_folders_above_are_made_and_those_of_others_are_not_replaced(tmp_path: Path) -> None:
+def test_folders_above_are_made_and_those_of_others_are_not_replaced(tmp_path):
     save(tmp_path / "models" / "gpt" / "a", 0)
     assert verify_package(tmp_path / "models" / "gpt" / "a").tensors == 28
     (tmp_path / "file").write_text("text")
@@ -129,7 +126,7 @@ def test_folders_above_are_made_and_those_of_others_are_not_replaced(tmp_path: P
     assert os.listdir(tmp_path / "work") == ["src"]
 
 
-def test_what_cannot_be_saved_leaves_nothing(tmp_path: Path) -> None:
+def test_what_cannot_be_saved_leaves_nothing(tmp_path):
     relu = hugging.config(activation_function="relu")
     for made, config, options, error in (
         (1, TINY, {"quantize": "int3"}, errors.BadOption),
@@ -150,7 +147,7 @@ def test_what_cannot_be_saved_leaves_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", REQUIRED_FILES)
-def test_a_file_that_is_missing_is_named(folder: Path, name: str) -> None:
+def test_a_file_that_is_missing_is_named(folder, name):
     (folder / name).unlink()
     with pytest.raises(errors.MissingFile, match=name):
         load_model_folder(folder)
@@ -161,14 +158,14 @@ def test_a_file_that_is_missing_is_named(folder: Path, name: str) -> None:
 @pytest.mark.parametrize(
     "name", ["config.json", "tokenizer.json", "dataset.txt", "generation_info.json"]
 )
-def test_a_file_that_is_damaged_is_named(folder: Path, name: str) -> None:
+def test_a_file_that_is_damaged_is_named(folder, name):
     flip(folder / name, 10)
     for check in (load_model_folder, verify_package):
         with pytest.raises(errors.DigestMismatch, match=name):
             check(folder)
 
 
-def test_a_tensor_that_is_damaged_is_named(folder: Path) -> None:
+def test_a_tensor_that_is_damaged_is_named(folder):
     flip(folder / "model.safetensors")
     for check in (load_model_folder, verify_package):
         with pytest.raises(errors.DigestMismatch, match=r"model\.safetensors") as caught:
@@ -177,7 +174,7 @@ def test_a_tensor_that_is_damaged_is_named(folder: Path) -> None:
     assert bits(load_model_folder(folder, verify=False)[0]) != bits(model(1))
 
 
-def test_everything_that_is_damaged_is_named_at_once(folder: Path) -> None:
+def test_everything_that_is_damaged_is_named_at_once(folder):
     save(folder, max_shard_size=5000)
     for path in sorted(folder.glob("model-*"))[:2]:
         flip(path)
@@ -189,7 +186,7 @@ def test_everything_that_is_damaged_is_named_at_once(folder: Path) -> None:
     assert len(caught.value.tensors) == 2
 
 
-def test_files_that_do_not_belong_together_are_found_out(folder: Path, tmp_path: Path) -> None:
+def test_files_that_do_not_belong_together_are_found_out(folder, tmp_path):
     save(tmp_path / "other", 2)
     manifest = (folder / "manifest.json").read_text()
     (folder / "manifest.json").write_text(manifest.replace('"gpt2"', '"gpt3"'))
@@ -208,7 +205,7 @@ def test_files_that_do_not_belong_together_are_found_out(folder: Path, tmp_path:
         load_model_folder(folder)
 
 
-def test_an_index_that_leads_elsewhere_is_refused(tmp_path: Path) -> None:
+def test_an_index_that_leads_elsewhere_is_refused(tmp_path):
     save(tmp_path, max_shard_size=5000)
     (tmp_path / "manifest.json").unlink()
     path = tmp_path / "model.safetensors.index.json"
@@ -224,7 +221,7 @@ def test_an_index_that_leads_elsewhere_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "notes.txt"])
-def test_a_link_out_of_the_folder_is_refused(folder: Path, tmp_path: Path, name: str) -> None:
+def test_a_link_out_of_the_folder_is_refused(folder, tmp_path, name):
     target = tmp_path / "outside"
     (folder / name).touch()
     os.replace(folder / name, target)
@@ -234,7 +231,7 @@ def test_a_link_out_of_the_folder_is_refused(folder: Path, tmp_path: Path, name:
             check(folder)
 
 
-def test_a_link_within_the_folder_is_as_good_as_a_file(folder: Path) -> None:
+def test_a_link_within_the_folder_is_as_good_as_a_file(folder):
     (folder / "circle").symlink_to("circle")
     os.rename(folder / "config.json", folder / "c.json")
     (folder / "config.json").symlink_to("c.json")
@@ -246,7 +243,7 @@ def test_a_link_within_the_folder_is_as_good_as_a_file(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["torch.save", "torch.save of old", "pickle", "weights"])
-def test_a_pickle_in_the_folder_is_refused_and_never_run(folder: Path, how: str) -> None:
+def test_a_pickle_in_the_folder_is_refused_and_never_run(folder, how):
     mark = folder.parent / "run"
 
     class Evil:
@@ -271,7 +268,7 @@ def test_a_pickle_in_the_folder_is_refused_and_never_run(folder: Path, how: str)
 
 
 @pytest.mark.filterwarnings("ignore::standfast.errors.NotVerified")
-def test_weights_of_another_configuration_are_refused(folder: Path) -> None:
+def test_weights_of_another_configuration_are_refused(folder):
     (folder / "manifest.json").unlink()
     for changes, named in (
         ({"n_layer": 3}, "h.2.ln_1.weight"),
@@ -285,7 +282,7 @@ def test_weights_of_another_configuration_are_refused(folder: Path) -> None:
             load_model_folder(folder)
 
 
-def test_the_manifest_tells_where_the_package_came_from(folder: Path) -> None:
+def test_the_manifest_tells_where_the_package_came_from(folder):
     manifest = Manifest.read(folder)
     libraries = manifest.provenance["libraries"]
     assert libraries["torch"] == version("torch")
@@ -295,7 +292,7 @@ def test_the_manifest_tells_where_the_package_came_from(folder: Path) -> None:
     assert manifest.model.type == "gpt2"
 
 
-def test_a_quantized_package_comes_back_nearly(tmp_path: Path) -> None:
+def test_a_quantized_package_comes_back_nearly(tmp_path):
     config = TINY.changed(n_embd=128)
     exact = model(1, config)
     folder = tmp_path / "package"
@@ -313,7 +310,7 @@ def test_a_quantized_package_comes_back_nearly(tmp_path: Path) -> None:
         hugging.transformers().GPT2LMHeadModel.from_pretrained(folder)
 
 
-def test_a_configuration_is_taken_from_the_model(tmp_path: Path) -> None:
+def test_a_configuration_is_taken_from_the_model(tmp_path):
     save(tmp_path / "ours", GPT(TINY), None)
     assert Config.load(tmp_path / "ours" / "config.json") == TINY
     save(tmp_path / "theirs", hugging.model(1), None)
@@ -321,9 +318,7 @@ def test_a_configuration_is_taken_from_the_model(tmp_path: Path) -> None:
     assert said["architectures"] == ["GPT2LMHeadModel"]
 
 
-def test_a_package_that_is_replaced_is_not_mixed_up(
-    folder: Path, tmp_path: Path, seams: Seams
-) -> None:
+def test_a_package_that_is_replaced_is_not_mixed_up(folder, tmp_path, seams):
     action: Callable[[], object] = lambda: save(folder, 2)  # noqa: E731
 
     def opened(call: Any, path: Any, *more: Any, **options: Any) -> Any:
@@ -349,7 +344,7 @@ def test_a_package_that_is_replaced_is_not_mixed_up(
 
 
 @pytest.mark.filterwarnings("ignore::standfast.errors.NotVerified")
-def test_what_lies_at_odd_places_is_moved_to_where_torch_would_put_it(tmp_path: Path) -> None:
+def test_what_lies_at_odd_places_is_moved_to_where_torch_would_put_it(tmp_path):
     theirs = hugging.save(hugging.model(1, n_embd=6), tmp_path / "theirs")
     hugging.byte_level_bpe().save(str(theirs / "tokenizer.json"))
     mapped, _ = load_model_mmaped(theirs)
@@ -358,7 +353,7 @@ def test_what_lies_at_odd_places_is_moved_to_where_torch_would_put_it(tmp_path: 
     assert not any(parameter.data_ptr() % 64 for parameter in loaded.parameters())
 
 
-def test_of_our_own_packages_only_small_tensors_are_moved(tmp_path: Path) -> None:
+def test_of_our_own_packages_only_small_tensors_are_moved(tmp_path):
     config = TINY.changed(n_embd=24, n_layer=1)  # its biases are no multiples of 64 bytes
     save(tmp_path / "package", model(1, config), config)
     loaded, *_ = load_model_folder(tmp_path / "package")
@@ -370,7 +365,7 @@ def test_of_our_own_packages_only_small_tensors_are_moved(tmp_path: Path) -> Non
         assert start <= parameter.data_ptr() < stop or parameter.ndim == 1
 
 
-def test_loading_leaves_no_page_of_the_weights_in_memory(tmp_path: Path) -> None:
+def test_loading_leaves_no_page_of_the_weights_in_memory(tmp_path):
     config = TINY.changed(n_embd=256, n_layer=3)
     save(tmp_path / "package", model(1, config), config)
     loaded, *_ = load_model_folder(tmp_path / "package")
@@ -386,7 +381,7 @@ def test_loading_leaves_no_page_of_the_weights_in_memory(tmp_path: Path) -> None
     assert bits(loaded) == bits(model(1, config))
 
 
-def test_what_shares_its_memory_in_another_model_is_saved_under_both_names(tmp_path: Path) -> None:
+def test_what_shares_its_memory_in_another_model_is_saved_under_both_names(tmp_path):
     weight = torch.rand(4, 3)
     tied = {"embed.weight": weight, "head.weight": weight, "module.weight": torch.ones(2, 2)}
     save(tmp_path / "package", tied, {"model_type": "other"})
@@ -396,7 +391,7 @@ def test_what_shares_its_memory_in_another_model_is_saved_under_both_names(tmp_p
         load_model_folder(tmp_path / "package")
 
 
-def test_what_is_mapped_is_checked_as_what_is_loaded(folder: Path, tmp_path: Path) -> None:
+def test_what_is_mapped_is_checked_as_what_is_loaded(folder, tmp_path):
     other = tmp_path / "other"
     save(other, 2)
     (folder / "tokenizer.json").unlink()  # which it does not need
@@ -413,7 +408,7 @@ def test_what_is_mapped_is_checked_as_what_is_loaded(folder: Path, tmp_path: Pat
         load_model_mmaped(other)
 
 
-def test_a_file_that_is_called_as_pickles_are_is_refused(folder: Path) -> None:
+def test_a_file_that_is_called_as_pickles_are_is_refused(folder):
     (folder / "train.bin").write_bytes(bytes(1000))
     (folder / "notes.BIN").write_bytes(bytes(1000))
     load_model_folder(folder)
@@ -424,7 +419,7 @@ def test_a_file_that_is_called_as_pickles_are_is_refused(folder: Path) -> None:
         (folder / name).unlink()
 
 
-def test_wrapped_models_are_unwrapped(tmp_path: Path) -> None:
+def test_wrapped_models_are_unwrapped(tmp_path):
     prefixes = ("module.", "_orig_mod.", "module._orig_mod.transformer.")
     states = [{f"{prefix}{n}": t for n, t in model(1).state_dict().items()} for prefix in prefixes]
     compiled = torch.compile(model(1), backend="eager")
@@ -433,12 +428,12 @@ def test_wrapped_models_are_unwrapped(tmp_path: Path) -> None:
         assert bits(load_model_folder(tmp_path / "package")[0]) == bits(model(1))
 
 
-def test_a_device_that_is_not_there_is_an_error_of_ours(folder: Path) -> None:
+def test_a_device_that_is_not_there_is_an_error_of_ours(folder):
     with pytest.raises(errors.BadOption, match="cuda"):
         load_model_folder(folder, device="cuda")
 
 
-def test_a_path_may_be_bytes_and_a_package_says_the_rest(folder: Path, tmp_path: Path) -> None:
+def test_a_path_may_be_bytes_and_a_package_says_the_rest(folder, tmp_path):
     save_model_folder(model(2), folder, folder, os.fsencode(tmp_path / "other"))
     loaded, tokenizer, config, _ = load_model_folder(os.fsencode(tmp_path / "other"))
     assert bits(loaded) == bits(model(2))
@@ -452,7 +447,7 @@ OPTIONAL = ("generation_info.json", "dataset.json", "dataset.txt", "tokenizer_co
 @pytest.mark.parametrize(
     "load", [load_model_folder, lambda path: load_model_mmaped(path, verify=True)]
 )
-def test_a_missing_optional_file_is_reported_and_the_model_loads(folder: Path, load: Any) -> None:
+def test_a_missing_optional_file_is_reported_and_the_model_loads(folder, load):
     for count, name in enumerate(OPTIONAL, 1):
         (folder / name).unlink()
         with pytest.warns(errors.NotVerified) as caught:
@@ -466,9 +461,7 @@ def test_a_missing_optional_file_is_reported_and_the_model_loads(folder: Path, l
             verify_package(folder)
 
 
-def test_a_package_that_fails_gives_no_warning(
-    folder: Path, recwarn: pytest.WarningsRecorder
-) -> None:
+def test_a_package_that_fails_gives_no_warning(folder, recwarn):
     (folder / "manifest.json").unlink()
     (folder / "tokenizer.json").write_text((folder / "tokenizer.json").read_text()[:-10])
     with pytest.raises(errors.BadField, match=r"tokenizer\.json"):
@@ -480,7 +473,7 @@ def test_a_package_that_fails_gives_no_warning(
     assert recwarn.list == []
 
 
-def test_the_configuration_that_comes_back_equals_the_one_that_was_saved(tmp_path: Path) -> None:
+def test_the_configuration_that_comes_back_equals_the_one_that_was_saved(tmp_path):
     for config in (
         TINY,
         TINY.changed(tie_word_embeddings=False, eos_token_id=[1, 2], bos_token_id=0),
@@ -491,7 +484,7 @@ def test_the_configuration_that_comes_back_equals_the_one_that_was_saved(tmp_pat
 
 
 @pytest.mark.parametrize("added", [[], ["<|a|>", "<|b|>"]])
-def test_a_tokenizer_beyond_the_vocabulary_is_refused(tmp_path: Path, added: list[str]) -> None:
+def test_a_tokenizer_beyond_the_vocabulary_is_refused(tmp_path, added):
     tokenizer = hugging.byte_level_bpe(300 - len(added) + 1)
     tokenizer.add_tokens(added)
     size = tokenizer.get_vocab_size()

@@ -1,7 +1,5 @@
 """The model itself: what it computes, what it generates, how it is built."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -26,7 +24,7 @@ def model() -> GPT:
     return model
 
 
-def test_the_sizes_are_those_that_the_first_users_know() -> None:
+def test_the_sizes_are_those_that_the_first_users_know():
     for config, parameters in (
         (Config.small(), 30),
         (Config.medium(), 51),
@@ -37,7 +35,7 @@ def test_the_sizes_are_those_that_the_first_users_know() -> None:
         assert config.n_embd // config.n_head == 64
 
 
-def test_the_architecture_names_every_parameter_in_its_order() -> None:
+def test_the_architecture_names_every_parameter_in_its_order():
     assert sorted(gpt.ACTIVATIONS) == sorted(ACTIVATIONS)
     for tied in (True, False):
         config = TINY.changed(tie_word_embeddings=tied, n_inner=100)
@@ -45,7 +43,7 @@ def test_the_architecture_names_every_parameter_in_its_order() -> None:
         assert found == list(shapes(config))
 
 
-def test_an_empty_model_takes_no_memory_until_it_is_filled(model: GPT) -> None:
+def test_an_empty_model_takes_no_memory_until_it_is_filled(model):
     other = empty(TINY)
     assert all(parameter.is_meta for parameter in other.parameters())
     fill(other, model.state_dict())
@@ -54,7 +52,7 @@ def test_an_empty_model_takes_no_memory_until_it_is_filled(model: GPT) -> None:
     assert all(parameter.requires_grad for parameter in other.parameters())
 
 
-def test_the_same_seed_gives_the_same_tokens(model: GPT) -> None:
+def test_the_same_seed_gives_the_same_tokens(model):
     before = torch.get_rng_state()
     first = model.generate([1, 2, 3], 30, seed=5)
     assert torch.equal(torch.get_rng_state(), before)
@@ -70,7 +68,7 @@ def test_the_same_seed_gives_the_same_tokens(model: GPT) -> None:
         assert model.generate([1], 10) != first
 
 
-def test_the_ids_may_be_a_tensor(model: GPT) -> None:
+def test_the_ids_may_be_a_tensor(model):
     expected = model.generate([1, 2, 3], 5, seed=5)
     assert model.generate(torch.tensor([1, 2, 3]), 5, seed=5) == expected
     assert model.generate(torch.tensor([[1, 2, 3]]), 5, seed=5) == expected
@@ -79,7 +77,7 @@ def test_the_ids_may_be_a_tensor(model: GPT) -> None:
             model.generate(wrong, 5)
 
 
-def test_what_was_computed_before_need_not_be_computed_again(model: GPT) -> None:
+def test_what_was_computed_before_need_not_be_computed_again(model):
     ids = torch.tensor([[4, 8, 15, 16, 23, 42]])
     with torch.no_grad():
         past: list[tuple[torch.Tensor, torch.Tensor]] = []
@@ -88,7 +86,7 @@ def test_what_was_computed_before_need_not_be_computed_again(model: GPT) -> None
         torch.testing.assert_close(torch.cat(parts, 1), model(ids))
 
 
-def test_the_likeliest_token_is_the_one_of_the_whole_text(model: GPT) -> None:
+def test_the_likeliest_token_is_the_one_of_the_whole_text(model):
     known = [7]
     for _ in range(20):
         with torch.no_grad():
@@ -98,7 +96,7 @@ def test_the_likeliest_token_is_the_one_of_the_whole_text(model: GPT) -> None:
     assert model.generate([7], np.int64(20), temperature=0) == known  # type: ignore[arg-type]
 
 
-def test_a_text_ends_with_the_end_token(model: GPT) -> None:
+def test_a_text_ends_with_the_end_token(model):
     likeliest = model.generate([7], 1, temperature=0)[-1]
     for ends in (likeliest, [60, likeliest]):
         other = GPT(TINY.changed(eos_token_id=ends))
@@ -106,13 +104,13 @@ def test_a_text_ends_with_the_end_token(model: GPT) -> None:
         assert other.generate([7], 20, temperature=0) == [7, likeliest]
 
 
-def test_generating_leaves_the_mode_of_the_model_as_it_was(model: GPT) -> None:
+def test_generating_leaves_the_mode_of_the_model_as_it_was(model):
     model.train()
     assert model.generate([1], 3, seed=1) == model.generate([1], 3, seed=1)  # no dropout
     assert model.training
 
 
-def test_what_nothing_can_be_generated_from_is_refused(model: GPT) -> None:
+def test_what_nothing_can_be_generated_from_is_refused(model):
     for ids in ([], [61], [-1], ["a"], [[1, 2]], "ab"):
         with pytest.raises(errors.BadOption):
             model.generate(ids)
@@ -131,7 +129,7 @@ def test_what_nothing_can_be_generated_from_is_refused(model: GPT) -> None:
         model.generate([1], 3)
 
 
-def test_it_learns(model: GPT) -> None:
+def test_it_learns(model):
     text = torch.tensor([[3, 1, 4, 1, 5, 9, 2, 6, 5, 3]])
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     losses = []

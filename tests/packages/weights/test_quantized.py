@@ -1,12 +1,9 @@
-from __future__ import annotations
-
 import math
 import threading
 import tracemalloc
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -64,7 +61,7 @@ def matrices(draw: st.DrawFn, *dtypes: str) -> Array:
         return np.clip(scaled, -most, most).astype(dtype)
 
 
-def test_a_matrix_becomes_int8_and_a_scale_for_each_row() -> None:
+def test_a_matrix_becomes_int8_and_a_scale_for_each_row():
     x = np.array([[0.5, -1.27, 0.635], [0, 0, -0.0], [254, 1, -3]], np.float32)
     numbers, scales, back = _quantized(x)
     assert numbers.dtype == np.int8
@@ -75,7 +72,7 @@ def test_a_matrix_becomes_int8_and_a_scale_for_each_row() -> None:
     assert back.tolist() == (numbers * scales[:, None]).astype(np.float32).tolist()
 
 
-def test_halves_are_rounded_to_even() -> None:
+def test_halves_are_rounded_to_even():
     x = np.array([[127, 0.5, 1.5, 2.5, -0.5, -1.5, 126.5, -2.5]], np.float32)
     numbers, scales, _ = _quantized(x)
     assert scales.tolist() == [1.0]
@@ -89,7 +86,7 @@ def test_halves_are_rounded_to_even() -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @settings(deadline=None, max_examples=30)
 @given(data=st.data())
-def test_numbers_are_the_nearest_to_the_exact_quotients(dtype: str, data: st.DataObject) -> None:
+def test_numbers_are_the_nearest_to_the_exact_quotients(dtype, data):
     """And what comes back of them is within half a scale; blocks of any size give the same."""
     x = data.draw(matrices(dtype))
     numbers, scales, back = _quantized(x)
@@ -122,7 +119,7 @@ def _largest_quotient(x: Array, scales: Array, back: Array) -> Fraction:
 
 
 @given(st.data())
-def test_any_stretch_of_bytes_can_be_asked_for(data: st.DataObject) -> None:
+def test_any_stretch_of_bytes_can_be_asked_for(data):
     x = np.random.default_rng(1).normal(size=(7, 5)).astype(np.float32)
     source = quantized.quantized(_sources({"x": x}))[0]["x"]
     whole = _read(source).reshape(-1).view(np.uint8)
@@ -132,7 +129,7 @@ def test_any_stretch_of_bytes_can_be_asked_for(data: st.DataObject) -> None:
     assert out.tobytes() == whole[start : start + out.size].tobytes()
 
 
-def test_everything_but_matrices_stays_as_it_is() -> None:
+def test_everything_but_matrices_stays_as_it_is():
     arrays = {
         "vector": np.ones(8, np.float32),
         "scalar": np.array(3, np.float32),
@@ -152,7 +149,7 @@ def test_everything_but_matrices_stays_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("shape", [(0, 3), (3, 2), (2, 3, 4), (2, 1, 2)])
-def test_each_first_index_has_one_scale(shape: tuple[int, ...]) -> None:
+def test_each_first_index_has_one_scale(shape):
     x = np.random.default_rng(0).normal(size=shape).astype(np.float32)
     numbers, scales, back = _quantized(x)
     assert numbers.shape == back.shape == shape
@@ -165,7 +162,7 @@ def test_each_first_index_has_one_scale(shape: tuple[int, ...]) -> None:
         assert strided.tobytes() == plain.tobytes()
 
 
-def test_a_tensor_with_the_name_of_scales_is_refused() -> None:
+def test_a_tensor_with_the_name_of_scales_is_refused():
     with pytest.raises(errors.DuplicateName, match=r"'x\.scale'"):
         quantized.quantized(_sources({"x": np.ones((2, 2)), "x.scale": np.ones(2)}))
     arrays = {"norm": np.ones(2, np.float32), "norm.scale": np.ones(2, np.float32)}
@@ -173,7 +170,7 @@ def test_a_tensor_with_the_name_of_scales_is_refused() -> None:
     assert list(made) == list(quantized.dequantized(arrays, scheme)) == ["norm", "norm.scale"]
 
 
-def test_it_goes_through_a_file(tmp_path: Path) -> None:
+def test_it_goes_through_a_file(tmp_path):
     rng = np.random.default_rng(3)
     arrays = {
         "wte.weight": rng.normal(size=(50, 16)).astype(np.float32),
@@ -199,7 +196,7 @@ NUMBERS = np.ones((2, 3), np.int8)
 SCALES = np.ones(2, np.float32)
 
 
-def test_a_scheme_that_no_writer_wrote_is_refused() -> None:
+def test_a_scheme_that_no_writer_wrote_is_refused():
     arrays = {"x": NUMBERS, "x.scale": SCALES}
     assert quantized.dequantized(arrays, GOOD)["x"].tolist() == [[1, 1, 1]] * 2
     for scheme in ({"scheme": "int4", "tensors": {}}, {"scheme": "\x1b[2J", "tensors": {}}):
@@ -220,7 +217,7 @@ def test_a_scheme_that_no_writer_wrote_is_refused() -> None:
         quantized.dequantized_specs(specs, listed)
 
 
-def test_the_report_is_what_a_plain_computation_gives(seams: Seams) -> None:
+def test_the_report_is_what_a_plain_computation_gives(seams):
     rng = np.random.default_rng(5)
     arrays = {
         "a": rng.normal(size=(40, 30)).astype(np.float32),
@@ -245,7 +242,7 @@ def test_the_report_is_what_a_plain_computation_gives(seams: Seams) -> None:
     }
 
 
-def test_what_was_quantized_already_is_measured_without_another_pass_for_the_scales() -> None:
+def test_what_was_quantized_already_is_measured_without_another_pass_for_the_scales():
     asked: list[int] = []
     tensors: Any = {"a": _MadeUp(TensorSpec("float32", (40, 30)), asked.append)}
     written, _ = quantized.quantized(tensors)
@@ -258,13 +255,13 @@ def test_what_was_quantized_already_is_measured_without_another_pass_for_the_sca
 
 
 @pytest.mark.parametrize("arrays", [{}, {"x": np.zeros((2, 2))}, {"x": np.ones((0, 4))}])
-def test_weights_of_nothing_have_no_error(arrays: dict[str, Array]) -> None:
+def test_weights_of_nothing_have_no_error(arrays):
     report = quantized.measure(_sources(arrays))
     assert (report.largest_error, report.relative_error) == (0.0, 0.0)
 
 
 @pytest.mark.parametrize("size", [1.0, 1e-20, 1e-300, 5e-324])
-def test_the_relative_error_of_tiny_weights_is_not_lost(size: float, seams: Seams) -> None:
+def test_the_relative_error_of_tiny_weights_is_not_lost(size, seams):
     x = np.random.default_rng(4).choice([-1.0, 1.0, 0.3], (50, 40)) * size
     back = _quantized(x)[2]
     seams.bound("blocks of the quantizer", 64)
@@ -294,7 +291,7 @@ class _MadeUp:
 
 
 @pytest.mark.parametrize("shape", [(2, 4 << 20), (2 << 20, 4)])
-def test_a_large_matrix_takes_a_few_blocks_of_memory(shape: tuple[int, int]) -> None:
+def test_a_large_matrix_takes_a_few_blocks_of_memory(shape):
     asked: list[int] = []
     spec = TensorSpec("float32", shape)
     out = np.empty(1 << 20, np.uint8)
@@ -312,7 +309,7 @@ def test_a_large_matrix_takes_a_few_blocks_of_memory(shape: tuple[int, int]) -> 
     assert peak < (8 << 20) + 40 * shape[0]
 
 
-def test_many_threads_read_the_same_bytes() -> None:
+def test_many_threads_read_the_same_bytes():
     x = np.random.default_rng(2).normal(size=(300, 700)).astype(np.float32)
     source = quantized.quantized(_sources({"x": x}))[0]["x"]
     expected = _read(source).tobytes()
@@ -326,7 +323,7 @@ def test_many_threads_read_the_same_bytes() -> None:
         assert list(pool.map(read, range(4))) == [expected] * 4
 
 
-def test_tensors_that_do_not_fit_the_scheme_are_refused() -> None:
+def test_tensors_that_do_not_fit_the_scheme_are_refused():
     for numbers in (NUMBERS.view(np.uint8), np.ones(2, np.int8)):
         with pytest.raises(errors.BadField, match="'x'"):
             quantized.dequantized({"x": numbers, "x.scale": SCALES}, GOOD)

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path
@@ -17,7 +15,6 @@ from standfast.packages.documents import names
 from standfast.packages.weights import weights
 from standfast.tensors import TensorSpec, source_of
 from tests.kit.cases import kept
-from tests.kit.seams import Seams
 from tests.packages import hugging
 
 ONE = "model-00001-of-00001.safetensors"
@@ -41,7 +38,7 @@ def _bytes(*sizes: int) -> dict[str, TensorSpec]:
     ),
     ids=str,
 )
-def test_shards_are_those_that_transformers_writes(tmp_path: Path, changes: dict[str, Any]) -> None:
+def test_shards_are_those_that_transformers_writes(tmp_path, changes):
     model = hugging.model(**changes)
     if "dtype" in changes:
         model = model.bfloat16()
@@ -67,7 +64,7 @@ def test_shards_are_those_that_transformers_writes(tmp_path: Path, changes: dict
 
 
 @given(st.lists(st.integers(0, 12), max_size=30), st.integers(1, 20))
-def test_a_split_is_that_of_the_hub_library(sizes: list[int], limit: int) -> None:
+def test_a_split_is_that_of_the_hub_library(sizes, limit):
 
     specs = _bytes(*sizes)
     theirs = split_state_dict_into_shards_factory(
@@ -79,7 +76,7 @@ def test_a_split_is_that_of_the_hub_library(sizes: list[int], limit: int) -> Non
     assert weights.split(specs, limit) == list(theirs.filename_to_tensors.values())
 
 
-def test_more_shards_than_five_digits_count_are_refused(seams: Seams) -> None:
+def test_more_shards_than_five_digits_count_are_refused(seams):
     assert weights.split({}, 5) == []
     seams.bound("shards of a package", 3)
     assert len(weights.split(_bytes(5, 5, 5), 5)) == 3
@@ -87,7 +84,7 @@ def test_more_shards_than_five_digits_count_are_refused(seams: Seams) -> None:
         weights.split(_bytes(5, 5, 5, 5), 5)
 
 
-def test_a_size_in_words_means_what_it_means_to_the_hub_library() -> None:
+def test_a_size_in_words_means_what_it_means_to_the_hub_library():
     for text in ("5GB", "1MB", "0.5kb", "1.5 TB", " 200 MB "):
         assert weights.shard_size(text) == parse_size_to_int(text)
     assert weights.shard_size(1234) == 1234
@@ -104,7 +101,7 @@ def _index(folder: Path, content: Any) -> Path:
     return path
 
 
-def test_an_index_that_names_anything_but_shards_is_refused(tmp_path: Path) -> None:
+def test_an_index_that_names_anything_but_shards_is_refused(tmp_path):
     for name in (
         f"../{ONE}",
         f"/tmp/{ONE}",
@@ -136,13 +133,13 @@ def test_an_index_that_names_anything_but_shards_is_refused(tmp_path: Path) -> N
     ],
     ids=["missing", "too many", "from 0", "two totals", "of none"],
 )
-def test_an_index_whose_shards_do_not_add_up_is_refused(tmp_path: Path, named: list[str]) -> None:
+def test_an_index_whose_shards_do_not_add_up_is_refused(tmp_path, named):
     path = _index(tmp_path, {"weight_map": {f"t{i}": name for i, name in enumerate(named)}})
     with pytest.raises(errors.BadField, match=path.name):
         weights.read_index(path)
 
 
-def test_what_is_not_an_index_is_refused(tmp_path: Path) -> None:
+def test_what_is_not_an_index_is_refused(tmp_path):
     maps: list[Any] = [{}, [ONE], {"a": 3}, {"a": [ONE]}]
     texts = ("", '{"weight_map": ', '{"weight_map": {"a": "\\ud800"}}', "[" * 100_000)
     for content in ({}, [], *texts, *({"weight_map": each} for each in maps)):
@@ -152,7 +149,7 @@ def test_what_is_not_an_index_is_refused(tmp_path: Path) -> None:
         weights.read_index(_index(tmp_path, f'{{"weight_map": {{"a": "{ONE}", "a": "{ONE}"}}}}'))
 
 
-def test_an_index_beyond_the_limit_is_not_read(tmp_path: Path, seams: Seams) -> None:
+def test_an_index_beyond_the_limit_is_not_read(tmp_path, seams):
     path = _index(tmp_path, {"weight_map": {"a": ONE, "b": ONE}})
     seams.bound("bytes of JSON", path.stat().st_size)
     assert weights.read_index(path) == {"a": ONE, "b": ONE}
@@ -167,7 +164,7 @@ def test_an_index_beyond_the_limit_is_not_read(tmp_path: Path, seams: Seams) -> 
 
 @settings(max_examples=30)
 @given(st.binary(max_size=200))
-def test_no_bytes_crash_an_index(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
+def test_no_bytes_crash_an_index(tmp_path_factory, data):
     path = tmp_path_factory.getbasetemp() / "any.index.json"
     path.write_bytes(b'{"weight_map": {' + data)
     with pytest.raises((errors.BadField, errors.DuplicateKey)):

@@ -5,8 +5,6 @@ the same. Of the children it knows nothing, and so the survivors are left to fin
 They report by files in the folder, which the ranks wait for: all but one.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal

@@ -3,8 +3,6 @@
 Each rank writes the names of those that it passed, and how others failed, into a file of its own.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

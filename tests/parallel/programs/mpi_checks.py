@@ -1,7 +1,5 @@
 """What the ranks of MPI must do besides."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

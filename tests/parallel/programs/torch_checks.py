@@ -1,7 +1,5 @@
 """What the ranks of torch must do besides."""
 
-from __future__ import annotations
-
 import os
 import threading
 from typing import Any

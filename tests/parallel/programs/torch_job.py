@@ -1,7 +1,5 @@
 """A job of torchrun, one of whose ranks may fail: torch_job.py HOW FOLDER"""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -3,8 +3,6 @@
 Each rank writes what it raised into a file of its own.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -6,8 +6,6 @@ has a folder of its own in FOLDER, called by its number. How the ranks of each j
 printed last, as lists in JSON.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import runpy

@@ -1,7 +1,5 @@
 """How the programs for ranks of torch begin."""
 
-from __future__ import annotations
-
 import faulthandler
 import os
 from datetime import timedelta

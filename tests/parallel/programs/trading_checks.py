@@ -1,7 +1,5 @@
 """What ranks must do besides that send each other messages: those of MPI, and of torch."""
 
-from __future__ import annotations
-
 import os
 import sys
 import threading

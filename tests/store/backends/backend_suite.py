@@ -4,8 +4,6 @@ A backend's test module has a class derived from `BackendSuite`, with a fixture 
 gives a fresh, empty one.
 """
 
-from __future__ import annotations
-
 import os
 import threading
 import time

@@ -1,7 +1,5 @@
 """Backends in memory and in an object store, and stores, which work the same on each."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +40,7 @@ class TestRemoteBackend(BackendSuite):
         return RemoteBackend(bucket_url)
 
 
-def test_two_backends_in_memory_share_nothing_and_no_disk() -> None:
+def test_two_backends_in_memory_share_nothing_and_no_disk():
     first, second = MemoryBackend(), MemoryBackend()
     run = Store(first).run("a")
     run.save(1, {"number": 1})
@@ -85,7 +83,7 @@ STATE: dict[str, Any] = {
 }
 
 
-def test_states_come_back(store: Store) -> None:
+def test_states_come_back(store):
     run = store.run("a", hp={"lr": 0.1})
     run.save(1, STATE, metrics={"loss": 0.5}, epoch=1, best=True)
     for each in (run, _again(store).run("a", hp={"lr": 0.1})):
@@ -98,7 +96,7 @@ def test_states_come_back(store: Store) -> None:
     assert checkpoint.verify().tensors == 3
 
 
-def test_references_mean_the_same(store: Store) -> None:
+def test_references_mean_the_same(store):
     with pytest.raises(NotAStore):
         store.resolve("latest")
     a, b = store.run("a"), store.run("b")
@@ -123,7 +121,7 @@ def test_references_mean_the_same(store: Store) -> None:
     assert _again(store).find_run("c").hash == a.hash
 
 
-def test_what_is_held_is_not_written_again(store: Store) -> None:
+def test_what_is_held_is_not_written_again(store):
     run = store.run("a")
     x = chunks(1, 2)
     run.save(1, {"x": x})
@@ -142,7 +140,7 @@ def test_what_is_held_is_not_written_again(store: Store) -> None:
     assert same(_again(store).run("b").load(), {"x": x})
 
 
-def test_damage_is_found_and_mended(store: Store) -> None:
+def test_damage_is_found_and_mended(store):
     run = store.run("a")
     run.save(1, {"x": random_bytes(1000), "n": 1})
     run.save(2, {"x": random_bytes(1000), "n": 2})

@@ -1,7 +1,5 @@
 """A link in a store that leads out of it, at each place in turn: nothing is changed through it."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
@@ -205,7 +203,7 @@ def _check_operations(place: Path, outside: Path) -> None:
 @pytest.mark.guarantee("G14")
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("pattern", kept(PLACES, "checkpoints/HP", *PLACES[::4]))
-def test_nothing_is_changed_through_a_link_out_of_the_store(pattern: str, place: Path) -> None:
+def test_nothing_is_changed_through_a_link_out_of_the_store(pattern, place):
     outside = place.with_name("outside")
     assert [*_moved_out(place, pattern, outside)]
     _check_operations(place, outside)
@@ -215,9 +213,7 @@ def test_nothing_is_changed_through_a_link_out_of_the_store(pattern: str, place:
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("is_folder", [False, True])
 @pytest.mark.parametrize("pattern", kept(NEW_PLACES, *NEW_PLACES[::3]))
-def test_nothing_is_written_through_a_link_where_nothing_is_yet(
-    pattern: str, is_folder: bool, place: Path
-) -> None:
+def test_nothing_is_written_through_a_link_where_nothing_is_yet(pattern, is_folder, place):
     outside = place.with_name("outside")
     [run] = place.glob(RUNS)
     above, name = os.path.split(pattern)
@@ -234,13 +230,13 @@ def test_nothing_is_written_through_a_link_where_nothing_is_yet(
     _check_operations(place, outside)
 
 
-def test_the_places_are_all_that_a_store_has(original: Path) -> None:
+def test_the_places_are_all_that_a_store_has(original):
     known = {path for pattern in PLACES for path in original.glob(pattern)}
     found = {path for path in original.rglob("*") if path != original / "checkpoints"}
     assert {path for path in found - known if path.suffix != ".lock"} == set()
 
 
-def test_a_store_and_its_folder_may_be_links(tmp_path: Path) -> None:
+def test_a_store_and_its_folder_may_be_links(tmp_path):
     (tmp_path / "disk").mkdir()
     (tmp_path / "disk" / "checkpoints").mkdir()
     (tmp_path / "store").mkdir()

@@ -1,7 +1,5 @@
 """The backend in a folder: the suite, and what disks add to it."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil
@@ -77,8 +75,8 @@ OPERATIONS = {
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_change_that_fails_at_any_operation_leaves_the_old_file_or_the_new_one(
-    change: str, fault: str, tmp_path: Path
-) -> None:
+    change, fault, tmp_path
+):
     struck = []
     for at in range(1, 100):
         root = tmp_path / str(at) / "checkpoints"
@@ -122,9 +120,7 @@ def test_a_change_that_fails_at_any_operation_leaves_the_old_file_or_the_new_one
 
 
 @pytest.mark.parametrize("number", [errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK])
-def test_where_there_are_no_links_create_is_still_exclusive(
-    number: int, backend: LocalBackend, root: Path, seams: Seams
-) -> None:
+def test_where_there_are_no_links_create_is_still_exclusive(number, backend, root, seams):
     seams.disk(link=refusing(number))
     backend.create("a", b"first")
     with pytest.raises(AlreadyExists):
@@ -135,9 +131,7 @@ def test_where_there_are_no_links_create_is_still_exclusive(
     assert hidden(root) == []
 
 
-def test_a_link_that_was_made_though_the_answer_got_lost_is_one(
-    backend: LocalBackend, seams: Seams
-) -> None:
+def test_a_link_that_was_made_though_the_answer_got_lost_is_one(backend, seams):
     def twice(link: Callable[..., None], source: Path, target: Path) -> None:
         link(source, target)
         link(source, target)
@@ -147,9 +141,7 @@ def test_a_link_that_was_made_though_the_answer_got_lost_is_one(
     assert backend.read("a") == b"content"
 
 
-def test_a_name_that_is_taken_at_the_last_moment_is_refused(
-    backend: LocalBackend, root: Path, seams: Seams
-) -> None:
+def test_a_name_that_is_taken_at_the_last_moment_is_refused(backend, root, seams):
     def late(sync: Callable[[int], None], fd: int) -> None:
         sync(fd)
         (root / "a").write_bytes(b"first")
@@ -198,13 +190,7 @@ def racers() -> Iterator[list[subprocess.Popen[str]]]:
 @pytest.mark.guarantee("G3")
 @pytest.mark.parametrize("links", [True, False])
 @pytest.mark.parametrize("change", ["create", "new"])
-def test_of_two_processes_that_create_one_name_one_wins(
-    change: str,
-    links: bool,
-    tmp_path: Path,
-    mount: Callable[..., Path],
-    racers: list[subprocess.Popen[str]],
-) -> None:
+def test_of_two_processes_that_create_one_name_one_wins(change, links, tmp_path, mount, racers):
     root = (tmp_path if links else mount(links=False)) / "checkpoints"
     for number in range(50):
         for racer in racers:
@@ -216,9 +202,7 @@ def test_of_two_processes_that_create_one_name_one_wins(
 
 
 @pytest.mark.guarantee("G3")
-def test_nothing_is_saved_where_no_name_can_be_exclusive_and_all_can_be_read(
-    tmp_path: Path, mount: Callable[..., Path]
-) -> None:
+def test_nothing_is_saved_where_no_name_can_be_exclusive_and_all_can_be_read(tmp_path, mount):
     Store(tmp_path / "store").run(name="old").save(1, {"w": OLD})
     place = shutil.copytree(tmp_path / "store", mount(links=False, rename2=False) / "store")
     store = Store(place)
@@ -243,9 +227,7 @@ def _files(store: Path) -> dict[Path, bytes]:
 # What lies in the folder
 
 
-def test_links_and_pipes_are_listed_folders_and_names_that_are_no_text_are_not(
-    backend: LocalBackend, root: Path
-) -> None:
+def test_links_and_pipes_are_listed_folders_and_names_that_are_no_text_are_not(backend, root):
     backend.create("models/run/file", b"x")
     os.symlink("file", root / "models/run/link")
     os.symlink("run", root / "models/linked")
@@ -263,16 +245,14 @@ def test_links_and_pipes_are_listed_folders_and_names_that_are_no_text_are_not(
     assert not backend.link("models/run/link", "models/run/second")
 
 
-def test_listing_looks_at_no_file(backend: LocalBackend, seams: Seams) -> None:
+def test_listing_looks_at_no_file(backend, seams):
     for i in range(5):
         backend.create(f"models/{i}", b"x")
     seams.system(os, stat=None, lstat=None)
     assert len(backend.list("models")) == 5
 
 
-def test_a_folder_that_cannot_be_opened_is_no_empty_one(
-    backend: LocalBackend, seams: Seams
-) -> None:
+def test_a_folder_that_cannot_be_opened_is_no_empty_one(backend, seams):
     backend.create(NAME, b"x")
     seams.system(os, scandir=refusing(errno.EACCES))
     for look in (backend.list, backend.folders, backend.exists):
@@ -285,9 +265,7 @@ def test_a_folder_that_cannot_be_opened_is_no_empty_one(
 
 
 @pytest.mark.guarantee("G16")
-def test_a_sweep_removes_what_dead_processes_left_and_nothing_else(
-    backend: LocalBackend, root: Path
-) -> None:
+def test_a_sweep_removes_what_dead_processes_left_and_nothing_else(backend, root):
     code = (
         "import os, sys; from pathlib import Path\n"
         "from standfast.store.backends.local import LocalBackend\n"
@@ -311,14 +289,14 @@ def test_a_sweep_removes_what_dead_processes_left_and_nothing_else(
     lock.release()
 
 
-def test_a_new_file_that_is_dropped_leaves_nothing(backend: LocalBackend, root: Path) -> None:
+def test_a_new_file_that_is_dropped_leaves_nothing(backend, root):
     file = backend.new(NAME)
     assert len(hidden(root)) == 1
     del file
     assert hidden(root) == []
 
 
-def test_a_forked_child_does_not_remove_its_parents_file(backend: LocalBackend, root: Path) -> None:
+def test_a_forked_child_does_not_remove_its_parents_file(backend, root):
     with backend.new(NAME) as file:
         file.write(np.ones(ALIGNMENT, np.uint8), 0)
         child = os.fork()
@@ -331,7 +309,7 @@ def test_a_forked_child_does_not_remove_its_parents_file(backend: LocalBackend, 
     assert backend.read(NAME) == b"\1\1"
 
 
-def test_a_folder_that_was_deleted_by_hand_is_made_again(backend: LocalBackend, root: Path) -> None:
+def test_a_folder_that_was_deleted_by_hand_is_made_again(backend, root):
     backend.create(NAME, b"first")
     (root / NAME).unlink()
     (root / RUN).rmdir()
@@ -339,9 +317,7 @@ def test_a_folder_that_was_deleted_by_hand_is_made_again(backend: LocalBackend, 
     assert backend.read(NAME) == b"second"
 
 
-def test_a_relative_root_stays_where_it_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_relative_root_stays_where_it_was(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     backend = LocalBackend(Path("store"))
     monkeypatch.chdir("/")
@@ -351,7 +327,7 @@ def test_a_relative_root_stays_where_it_was(
     assert backend.path("a") == tmp_path / "store" / "a"
 
 
-def test_a_file_has_the_mode_that_umask_gives(backend: LocalBackend, root: Path) -> None:
+def test_a_file_has_the_mode_that_umask_gives(backend, root):
     before = os.umask(0o027)
     try:
         backend.create("a", b"x")
@@ -362,9 +338,7 @@ def test_a_file_has_the_mode_that_umask_gives(backend: LocalBackend, root: Path)
     assert {oct((root / name).stat().st_mode & 0o777) for name in "abc"} == {"0o640"}
 
 
-def test_free_space_is_that_of_the_disk_that_the_store_will_be_on(
-    backend: LocalBackend, tmp_path: Path, root: Path, seams: Seams
-) -> None:
+def test_free_space_is_that_of_the_disk_that_the_store_will_be_on(backend, tmp_path, root, seams):
     asked = []
     seams.disk(free=lambda free, folder: asked.append(folder) or free(folder))
     assert (backend.free() or 0) > 0
@@ -413,9 +387,7 @@ def read_only(backend: LocalBackend, root: Path) -> Iterator[LocalBackend]:
         folder.chmod(mode)
 
 
-def test_a_read_only_store_is_read_in_full_and_not_written(
-    read_only: LocalBackend, tmp_path: Path
-) -> None:
+def test_a_read_only_store_is_read_in_full_and_not_written(read_only, tmp_path):
     def work() -> None:
         os.environ["XDG_CACHE_HOME"] = str(tmp_path / "nowhere")
         assert read_only.read(NAME) == b"content"
@@ -449,7 +421,7 @@ def test_a_read_only_store_is_read_in_full_and_not_written(
 # The cache
 
 
-def test_the_cache_lies_in_the_store_and_comes_back(backend: LocalBackend, root: Path) -> None:
+def test_the_cache_lies_in_the_store_and_comes_back(backend, root):
     assert backend.cache is None, "there is no store yet, and looking makes none"
     assert not root.exists()
     backend.create("a", b"x")
@@ -460,12 +432,8 @@ def test_the_cache_lies_in_the_store_and_comes_back(backend: LocalBackend, root:
 
 
 def test_the_cache_is_the_users_own_where_the_store_is_on_a_network(
-    backend: LocalBackend,
-    root: Path,
-    tmp_path: Path,
-    seams: Seams,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    backend, root, tmp_path, seams, monkeypatch
+):
     backend.create("a", b"x")
     on_a_network(seams)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -485,8 +453,8 @@ def test_the_cache_is_the_users_own_where_the_store_is_on_a_network(
 
 
 def test_a_cache_folder_that_is_no_path_gives_way_to_the_home(
-    backend: LocalBackend, tmp_path: Path, seams: Seams, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    backend, tmp_path, seams, monkeypatch
+):
     backend.create("a", b"x")
     on_a_network(seams)
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
@@ -500,8 +468,8 @@ def test_a_cache_folder_that_is_no_path_gives_way_to_the_home(
 
 
 def test_a_file_in_the_place_of_the_stores_own_folder_costs_the_cache_and_the_locks(
-    backend: LocalBackend, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    backend, root, tmp_path, monkeypatch
+):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     backend.create("a", b"x")
     (root / ".standfast").write_bytes(b"somebody's")
@@ -513,9 +481,7 @@ def test_a_file_in_the_place_of_the_stores_own_folder_costs_the_cache_and_the_lo
 
 
 @pytest.mark.guarantee("G7")
-def test_a_change_is_seen_though_the_kernel_remembers_the_folder(
-    mount: Callable[..., Path], seams: Seams
-) -> None:
+def test_a_change_is_seen_though_the_kernel_remembers_the_folder(mount, seams):
     """FUSE lets the kernel keep attributes for a second, NFS for a minute."""
     seams.bound("settled folder", -1)  # other folders have changed since this one
     folder = mount("fuse")

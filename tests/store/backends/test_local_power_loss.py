@@ -1,7 +1,5 @@
 """Whenever the power fails, a file of the store is whole or not there; after a sync it is there."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 
@@ -51,9 +49,7 @@ CHANGES: dict[str, Callable[[LocalBackend], None]] = {
 
 @pytest.mark.parametrize("where", ["in an empty folder", "beside another file"])
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_power_cut_leaves_the_old_state_or_the_new_one(
-    change: str, where: str, tmp_path: Path
-) -> None:
+def test_a_power_cut_leaves_the_old_state_or_the_new_one(change, where, tmp_path):
     backend = LocalBackend(tmp_path / "checkpoints")
     old = None
     if "beside" in where:
@@ -70,7 +66,7 @@ def test_a_power_cut_leaves_the_old_state_or_the_new_one(
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_every_sync_of_a_new_store_is_needed(change: str, tmp_path: Path) -> None:
+def test_every_sync_of_a_new_store_is_needed(change, tmp_path):
     log, before = logged(tmp_path, CHANGES[change])
     syncs = [i for i, operation in enumerate(log) if operation.kind.startswith("sync")]
     folders = [log[i].name for i in syncs if log[i].kind == "sync_folder"]
@@ -79,9 +75,7 @@ def test_every_sync_of_a_new_store_is_needed(change: str, tmp_path: Path) -> Non
         assert violations(log[:i] + log[i + 1 :], before, (None, NEW)) > 0
 
 
-def test_folders_that_a_killed_process_made_are_synced_by_the_next(
-    tmp_path: Path, seams: Seams
-) -> None:
+def test_folders_that_a_killed_process_made_are_synced_by_the_next(tmp_path, seams):
     logging = seams.disk(LoggingDisk(tmp_path))
     for folder in ("checkpoints", "checkpoints/models", f"checkpoints/{RUN}"):
         logging.make_folder(tmp_path / folder)
@@ -89,7 +83,7 @@ def test_folders_that_a_killed_process_made_are_synced_by_the_next(
     assert violations(logging.log, {}, (None, NEW)) == 0
 
 
-def test_a_second_file_in_a_folder_costs_one_sync_of_a_folder(tmp_path: Path, seams: Seams) -> None:
+def test_a_second_file_in_a_folder_costs_one_sync_of_a_folder(tmp_path, seams):
     logging = seams.disk(LoggingDisk(tmp_path))
     backend = LocalBackend(tmp_path / "checkpoints")
     backend.create(f"{RUN}/first", b"x")
@@ -99,7 +93,7 @@ def test_a_second_file_in_a_folder_costs_one_sync_of_a_folder(tmp_path: Path, se
     assert kinds == ["create", "write", "sync", "link", "remove", "sync_folder"]
 
 
-def test_what_may_be_deleted_may_be_there_until_the_folder_is_synced(tmp_path: Path) -> None:
+def test_what_may_be_deleted_may_be_there_until_the_folder_is_synced(tmp_path):
     LocalBackend(tmp_path / "checkpoints").create(NAME, NEW)
 
     def delete(backend: LocalBackend) -> None:
@@ -115,7 +109,7 @@ def test_what_may_be_deleted_may_be_there_until_the_folder_is_synced(tmp_path: P
     ]
 
 
-def test_the_model_of_links_and_folders(tmp_path: Path) -> None:
+def test_the_model_of_links_and_folders(tmp_path):
     logging = LoggingDisk(tmp_path)
     logging.make_folder(tmp_path / "a")
     logging.make_folder(tmp_path / "b")

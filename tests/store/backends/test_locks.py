@@ -1,7 +1,5 @@
 """Locks between processes: who has them, when they die, and what cannot hurt them."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os
@@ -17,7 +15,6 @@ from standfast.errors import WriteFailed
 from standfast.store.backends import locks
 from standfast.store.backends.locks import holder, take
 from tests.kit.descriptors import open_files
-from tests.kit.seams import Seams
 from tests.store.backends.backend_suite import refusing
 
 
@@ -87,7 +84,7 @@ def _nothing_stays_held() -> Iterator[None]:
 
 
 @pytest.mark.guarantee("G3")
-def test_two_processes_do_not_hold_it_at_once(path: Path) -> None:
+def test_two_processes_do_not_hold_it_at_once(path):
     lock = take(path)
     assert lock is not None
     assert is_refused(path)
@@ -101,7 +98,7 @@ def test_two_processes_do_not_hold_it_at_once(path: Path) -> None:
     assert again.is_held()
 
 
-def test_a_killed_holder_loses_it_though_its_worker_lives(path: Path) -> None:
+def test_a_killed_holder_loses_it_though_its_worker_lives(path):
     other = Holder(path, with_a_worker=True)
     try:
         assert other.took_it
@@ -115,7 +112,7 @@ def test_a_killed_holder_loses_it_though_its_worker_lives(path: Path) -> None:
         os.kill(other.worker, signal.SIGKILL)
 
 
-def test_a_forked_child_holds_nothing_and_releases_nothing(path: Path) -> None:
+def test_a_forked_child_holds_nothing_and_releases_nothing(path):
     lock = take(path)
     assert lock is not None
     child = os.fork()
@@ -135,7 +132,7 @@ def test_a_forked_child_holds_nothing_and_releases_nothing(path: Path) -> None:
     assert is_refused(path)
 
 
-def test_a_child_takes_it_when_its_parent_has_released_it(path: Path) -> None:
+def test_a_child_takes_it_when_its_parent_has_released_it(path):
     lock = take(path)
     assert lock is not None
     told, tell = os.pipe()
@@ -152,7 +149,7 @@ def test_a_child_takes_it_when_its_parent_has_released_it(path: Path) -> None:
     os.close(tell)
 
 
-def test_a_lock_whose_file_was_deleted_is_not_held(tmp_path: Path) -> None:
+def test_a_lock_whose_file_was_deleted_is_not_held(tmp_path):
     path = tmp_path / "locks" / "run.lock"
     path.parent.mkdir()
     lock = take(path)
@@ -168,7 +165,7 @@ def test_a_lock_whose_file_was_deleted_is_not_held(tmp_path: Path) -> None:
     assert other.end() == "held"
 
 
-def test_a_file_that_is_deleted_while_it_is_locked_is_locked_anew(path: Path, seams: Seams) -> None:
+def test_a_file_that_is_deleted_while_it_is_locked_is_locked_anew(path, seams):
     opened = []
 
     def late(open_lock: Callable[[Path], int], path: Path) -> int:
@@ -185,7 +182,7 @@ def test_a_file_that_is_deleted_while_it_is_locked_is_locked_anew(path: Path, se
     assert is_refused(path)
 
 
-def test_two_paths_to_one_file_are_one_lock(path: Path, tmp_path: Path) -> None:
+def test_two_paths_to_one_file_are_one_lock(path, tmp_path):
     lock = take(path)
     assert lock is not None
     (tmp_path / "way").symlink_to(tmp_path)
@@ -193,9 +190,7 @@ def test_two_paths_to_one_file_are_one_lock(path: Path, tmp_path: Path) -> None:
     assert is_refused(path), "the second look dropped it"
 
 
-def test_a_lock_that_a_backup_dropped_is_taken_again_or_found_lost(
-    path: Path, tmp_path: Path
-) -> None:
+def test_a_lock_that_a_backup_dropped_is_taken_again_or_found_lost(path, tmp_path):
     lock = take(path)
     assert lock is not None
     shutil.copy(path, tmp_path / "backup")  # POSIX: whoever closes the file drops its locks
@@ -209,7 +204,7 @@ def test_a_lock_that_a_backup_dropped_is_taken_again_or_found_lost(
     assert not lock.is_held(), "somebody was in there meanwhile"
 
 
-def test_the_holder_is_named(path: Path) -> None:
+def test_the_holder_is_named(path):
     assert holder(path) is None
     with take(path) as lock:  # type: ignore[union-attr]
         assert holder(path) == f"process {os.getpid()} on {os.uname().nodename}"
@@ -223,7 +218,7 @@ def test_the_holder_is_named(path: Path) -> None:
     assert (holder(path) or "").isprintable()
 
 
-def test_on_a_full_disk_there_are_locks_still(path: Path, seams: Seams) -> None:
+def test_on_a_full_disk_there_are_locks_still(path, seams):
     seams.disk(write=refusing(errno.ENOSPC))
     lock = take(path)
     assert lock is not None
@@ -232,9 +227,7 @@ def test_on_a_full_disk_there_are_locks_still(path: Path, seams: Seams) -> None:
     assert not lock.is_held()
 
 
-def test_where_there_can_be_no_lock_it_is_an_error(
-    path: Path, tmp_path: Path, seams: Seams
-) -> None:
+def test_where_there_can_be_no_lock_it_is_an_error(path, tmp_path, seams):
     (tmp_path / "folder.lock").mkdir()
     for place, number in (
         (tmp_path / "no" / "run.lock", errno.ENOENT),
@@ -249,7 +242,7 @@ def test_where_there_can_be_no_lock_it_is_an_error(
     assert open_files(path) == []
 
 
-def test_waiting_ends_when_another_process_lets_go(path: Path) -> None:
+def test_waiting_ends_when_another_process_lets_go(path):
     other = Holder(path)
     order: list[str] = []
     timer = threading.Timer(0.1, lambda: (order.append("let go"), other.end()))
@@ -261,7 +254,7 @@ def test_waiting_ends_when_another_process_lets_go(path: Path) -> None:
     timer.join()
 
 
-def test_no_descriptor_is_left_open(path: Path) -> None:
+def test_no_descriptor_is_left_open(path):
     for _ in range(3):
         lock = take(path)
         assert lock is not None

@@ -1,7 +1,5 @@
 """Copies of checkpoints in other stores: the same bytes, verified, and all of one or nothing."""
 
-from __future__ import annotations
-
 import errno
 import itertools
 import os
@@ -117,9 +115,7 @@ def sizes(checkpoint: Checkpoint) -> int:
 # What a copy is
 
 
-def test_a_copy_is_the_same_in_every_byte_and_so_is_a_copy_of_it(
-    store: Store, new_store: NewStore, target: Store
-) -> None:
+def test_a_copy_is_the_same_in_every_byte_and_so_is_a_copy_of_it(store, new_store, target):
     run = saved(store, 1)
     middle = new_store()
     copied = run.checkpoint().copy_to(middle)
@@ -136,7 +132,7 @@ def test_a_copy_is_the_same_in_every_byte_and_so_is_a_copy_of_it(
     assert f"latest_hash: '{run.hash}'" in Path(target.url, names.MANIFEST).read_text()
 
 
-def test_only_what_is_not_there_is_copied(store: Store, new_store: NewStore) -> None:
+def test_only_what_is_not_there_is_copied(store, new_store):
     run = saved(store, 1)
     target = new_store()
     run.checkpoint().copy_to(target)
@@ -155,9 +151,7 @@ def test_only_what_is_not_there_is_copied(store: Store, new_store: NewStore) -> 
     assert target.resolve("plain").state() == {"step": 1}
 
 
-def test_files_of_several_blocks_and_chunks_come_over(
-    store: Store, target: Store, seams: Seams
-) -> None:
+def test_files_of_several_blocks_and_chunks_come_over(store, target, seams):
     seams.bound("blocks of a copy", 3 << 20)
     run = store.run("large")
     run.save(1, {"odd": random_bytes(12_345), "long": chunks(1, 2)[:-99], "w": np.zeros(7)})
@@ -166,9 +160,7 @@ def test_files_of_several_blocks_and_chunks_come_over(
     target.resolve("large").verify()
 
 
-def test_a_whole_torch_file_has_a_second_name_where_there_are_links(
-    store: Store, new_store: NewStore
-) -> None:
+def test_a_whole_torch_file_has_a_second_name_where_there_are_links(store, new_store):
     run = saved(store, 1, format="torch")
     target = new_store()
     run.checkpoint().copy_to(target)
@@ -185,9 +177,7 @@ def test_a_whole_torch_file_has_a_second_name_where_there_are_links(
 # The run
 
 
-def test_the_name_and_the_policy_of_a_run_are_those_of_its_store(
-    store: Store, target: Store
-) -> None:
+def test_the_name_and_the_policy_of_a_run_are_those_of_its_store(store, target):
     run = saved(store, 1)
     run.retain(KeepLast(1))
     run.checkpoint().copy_to(target)
@@ -198,7 +188,7 @@ def test_the_name_and_the_policy_of_a_run_are_those_of_its_store(
     assert run.retention is not None
 
 
-def test_another_run_of_the_same_short_hash_is_refused(store: Store, target: Store) -> None:
+def test_another_run_of_the_same_short_hash_is_refused(store, target):
     run = saved(store, 1)
     other = msgspec.structs.replace(run.file, identity={**run.file.identity, "hp": "0" * 64})
     target.backend.create(names.run_file(run.hash), encode(other))
@@ -208,7 +198,7 @@ def test_another_run_of_the_same_short_hash_is_refused(store: Store, target: Sto
     assert read_run(target.backend, run.hash) == other
 
 
-def test_the_run_file_is_made_from_the_record_if_it_is_lost(store: Store, target: Store) -> None:
+def test_the_run_file_is_made_from_the_record_if_it_is_lost(store, target):
     run = saved(store, 1)
     checkpoint = run.checkpoint()
     store.backend.replace(names.run_file(run.hash), b"nonsense")
@@ -216,13 +206,13 @@ def test_the_run_file_is_made_from_the_record_if_it_is_lost(store: Store, target
     assert read_run(target.backend, run.hash).identity == checkpoint.head.identity
 
 
-def test_a_root_of_another_program_is_imported_and_not_copied(store: Store, target: Store) -> None:
+def test_a_root_of_another_program_is_imported_and_not_copied(store, target):
     with pytest.raises(NotAStore):
         Store(WEIGHTSLAB).resolve("latest").copy_to(target)
     assert not Path(target.url).exists()
 
 
-def test_a_root_of_another_program_is_not_written_to(store: Store, tmp_path: Path) -> None:
+def test_a_root_of_another_program_is_not_written_to(store, tmp_path):
     foreign = tmp_path / "theirs" / "checkpoints"
     (foreign / "models").mkdir(parents=True)
     (foreign / "manifest.yaml").write_text("experiments: {}\n")
@@ -234,7 +224,7 @@ def test_a_root_of_another_program_is_not_written_to(store: Store, tmp_path: Pat
 # Files that runs share
 
 
-def test_a_file_that_another_run_of_the_target_has_is_linked(store: Store, target: Store) -> None:
+def test_a_file_that_another_run_of_the_target_has_is_linked(store, target):
     weights = {"model": {"weight": random_bytes(100_000)}}
     first = store.run("first").save(1, weights)
     second = store.run("second").save(1, {**weights, "own": {"w": random_bytes(70_000, 5)}})
@@ -247,7 +237,7 @@ def test_a_file_that_another_run_of_the_target_has_is_linked(store: Store, targe
     assert copied.nbytes == sizes(second) - copied.shared
 
 
-def test_where_there_are_no_links_it_is_copied(store: Store, target: Store, seams: Seams) -> None:
+def test_where_there_are_no_links_it_is_copied(store, target, seams):
     weights = {"model": {"weight": random_bytes(100_000)}}
     first = store.run("first").save(1, weights)
     second = store.run("second").save(1, weights)
@@ -285,7 +275,7 @@ DAMAGE: dict[str, tuple[str, Harm, type[DamagedFile]]] = {
 
 
 @pytest.mark.parametrize("how", DAMAGE)
-def test_a_damaged_file_is_never_copied_and_named(store: Store, target: Store, how: str) -> None:
+def test_a_damaged_file_is_never_copied_and_named(store, target, how):
     format, harm, kind = DAMAGE[how]
     run = saved(store, 1, format=format)
     checkpoint = run.checkpoint()
@@ -302,7 +292,7 @@ def test_a_damaged_file_is_never_copied_and_named(store: Store, target: Store, h
     assert target.index.count() == 0
 
 
-def test_a_damaged_record_is_never_copied(store: Store, target: Store) -> None:
+def test_a_damaged_record_is_never_copied(store, target):
     run = saved(store, 1)
     checkpoint = run.checkpoint()
     flip(record_path(run, 1), -30)
@@ -310,7 +300,7 @@ def test_a_damaged_record_is_never_copied(store: Store, target: Store) -> None:
         checkpoint.copy_to(target)
 
 
-def test_what_is_damaged_in_the_target_is_copied_again(store: Store, target: Store) -> None:
+def test_what_is_damaged_in_the_target_is_copied_again(store, target):
     run = saved(store, 1)
     run.checkpoint().copy_to(target)
     there = copy_of(run, target, 1, "model")
@@ -326,9 +316,7 @@ def test_what_is_damaged_in_the_target_is_copied_again(store: Store, target: Sto
     assert target.resolve("gpt").verify().files == 2
 
 
-def test_bytes_of_a_torch_file_that_the_record_does_not_refer_to_are_verified(
-    store: Store, target: Store
-) -> None:
+def test_bytes_of_a_torch_file_that_the_record_does_not_refer_to_are_verified(store, target):
     run = store.run("whole")
     kept, dropped = random_bytes(100_000), random_bytes(100_000, 1)
     first = run.save(1, {"kept": kept, "dropped": dropped}, format="torch")
@@ -340,7 +328,7 @@ def test_bytes_of_a_torch_file_that_the_record_does_not_refer_to_are_verified(
         second.copy_to(target)
 
 
-def test_a_damaged_record_of_the_target_is_replaced(store: Store, target: Store) -> None:
+def test_a_damaged_record_of_the_target_is_replaced(store, target):
     run = saved(store, 1)
     run.checkpoint().copy_to(target)
     there = record_path(target.open_run(run.hash), 1)
@@ -352,7 +340,7 @@ def test_a_damaged_record_of_the_target_is_replaced(store: Store, target: Store)
 # What stands in the way
 
 
-def test_another_checkpoint_of_the_step_stays(store: Store, new_store: NewStore) -> None:
+def test_another_checkpoint_of_the_step_stays(store, new_store):
     run, target = saved(store, 1), new_store()
     theirs = saved(target)
     theirs.save(1, {"step": "theirs"})
@@ -362,7 +350,7 @@ def test_another_checkpoint_of_the_step_stays(store: Store, new_store: NewStore)
     assert [n for n, _ in target.backend.list(names.run_folder(run.hash), ".safetensors")] == []
 
 
-def test_the_same_one_with_fewer_parts_stays_too(store: Store, target: Store) -> None:
+def test_the_same_one_with_fewer_parts_stays_too(store, target):
     run = saved(store, 1)
     run.checkpoint().copy_to(target)
     run.save(2, state(2))
@@ -374,9 +362,7 @@ def test_the_same_one_with_fewer_parts_stays_too(store: Store, target: Store) ->
 
 
 @pytest.mark.parametrize("theirs", [b"theirs", None], ids=["another", "the same"])
-def test_a_record_that_comes_in_between_stays(
-    store: Store, target: Store, theirs: bytes | None, seams: Seams
-) -> None:
+def test_a_record_that_comes_in_between_stays(store, target, theirs, seams):
     run = saved(store, 1)
     name = names.record_file(run.hash, 1)
 
@@ -395,9 +381,7 @@ def test_a_record_that_comes_in_between_stays(
         assert target.backend.read(name) == theirs
 
 
-def test_one_that_was_replaced_meanwhile_is_not_taken_for_the_other(
-    store: Store, target: Store
-) -> None:
+def test_one_that_was_replaced_meanwhile_is_not_taken_for_the_other(store, target):
     run = saved(store, 1)
     old = run.checkpoint()
     run.save(1, {"new": 1}, replace=True)
@@ -409,9 +393,7 @@ def test_one_that_was_replaced_meanwhile_is_not_taken_for_the_other(
         old.copy_to(target)
 
 
-def test_too_little_space_is_found_before_anything_is_written(
-    store: Store, target: Store, seams: Seams
-) -> None:
+def test_too_little_space_is_found_before_anything_is_written(store, target, seams):
     run = saved(store, 1)
     seams.backend(free=lambda _: 100_000)
     with pytest.raises(NotEnoughSpace):
@@ -419,7 +401,7 @@ def test_too_little_space_is_found_before_anything_is_written(
     assert not Path(target.url, names.MODELS).exists()
 
 
-def test_a_copy_keeps_others_out_and_its_source_in(store: Store, new_store: NewStore) -> None:
+def test_a_copy_keeps_others_out_and_its_source_in(store, new_store):
     """Who deletes what no record refers to waits, and no policy deletes what is being copied."""
     run, target = saved(store, 1), new_store()
     seen = []
@@ -439,7 +421,7 @@ def test_a_copy_keeps_others_out_and_its_source_in(store: Store, new_store: NewS
 # Tags, notes, metrics that came late
 
 
-def test_tags_notes_and_late_metrics_go_along(store: Store, new_store: NewStore) -> None:
+def test_tags_notes_and_late_metrics_go_along(store, new_store):
     run, target = saved(store, 1), new_store()
     checkpoint = run.checkpoint()
     checkpoint.tag("paper")
@@ -454,7 +436,7 @@ def test_tags_notes_and_late_metrics_go_along(store: Store, new_store: NewStore)
     assert read_marks(target.backend, place) == read_marks(store.backend, place)
 
 
-def test_a_tag_that_the_target_has_elsewhere_is_left_out(store: Store, target: Store) -> None:
+def test_a_tag_that_the_target_has_elsewhere_is_left_out(store, target):
     run = saved(store, 1)
     run.checkpoint().copy_to(target)
     target.resolve("gpt").verify()  # which says nothing about it
@@ -474,7 +456,7 @@ def test_a_tag_that_the_target_has_elsewhere_is_left_out(store: Store, target: S
     assert target.resolve(f"{run.hash}@1").tags == ["gold", "ours"]
 
 
-def test_marks_that_cannot_be_read_are_left_out(store: Store, target: Store) -> None:
+def test_marks_that_cannot_be_read_are_left_out(store, target):
     run = saved(store, 1)
     run.checkpoint().tag("paper")
     store.backend.replace(names.marks_file(run.hash, 1), b"nonsense")
@@ -485,7 +467,7 @@ def test_marks_that_cannot_be_read_are_left_out(store: Store, target: Store) -> 
 # Copies that are interrupted
 
 
-def test_what_an_interrupted_copy_left_is_cleared_by_gc(store: Store, target: Store) -> None:
+def test_what_an_interrupted_copy_left_is_cleared_by_gc(store, target):
     run = saved(store, 1)
     flip(data_path(run, 1, "optimizer"))
     with pytest.raises(DigestMismatch):
@@ -499,9 +481,7 @@ def test_what_an_interrupted_copy_left_is_cleared_by_gc(store: Store, target: St
 
 
 @pytest.mark.parametrize("first", kept(range(1, 6), 1))
-def test_whatever_fails_the_copy_is_whole_or_not_there(
-    store: Store, tmp_path: Path, first: int, seams: Seams
-) -> None:
+def test_whatever_fails_the_copy_is_whole_or_not_there(store, tmp_path, first, seams):
     run = saved(store, 1)
     run.checkpoint().tag("paper")
     checkpoint = run.checkpoint()

@@ -1,7 +1,5 @@
 """A checkpoint as files that need no store."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections import OrderedDict
@@ -43,9 +41,7 @@ def checkpoint(tmp_path: Path) -> standfast.Checkpoint:
 
 
 @pytest.mark.parametrize("suffix", ["safetensors", "pt", "npz", "tenzor"])
-def test_a_whole_file_of_any_format(
-    checkpoint: standfast.Checkpoint, tmp_path: Path, suffix: str
-) -> None:
+def test_a_whole_file_of_any_format(checkpoint, tmp_path, suffix):
     target = tmp_path / f"whole.{suffix}"
     done = export(checkpoint, target)
     assert done.files == (target,)
@@ -65,7 +61,7 @@ def test_a_whole_file_of_any_format(
         assert not compare(file, CheckpointView(checkpoint))
 
 
-def test_a_part_opens_as_it_was_saved(checkpoint: standfast.Checkpoint, tmp_path: Path) -> None:
+def test_a_part_opens_as_it_was_saved(checkpoint, tmp_path):
     export(checkpoint, tmp_path / "model.pt", part="model")
     assert list(standfast.load(tmp_path / "model.pt")) == ["weight", "tied", "rows"]
     export(checkpoint, tmp_path / "optimizer.bin", part="optimizer", format="npz")
@@ -78,9 +74,7 @@ def test_a_part_opens_as_it_was_saved(checkpoint: standfast.Checkpoint, tmp_path
         export(checkpoint, tmp_path / "no.npz", part="no")
 
 
-def test_a_folder_has_all_parts_and_all_plain_values(
-    checkpoint: standfast.Checkpoint, tmp_path: Path
-) -> None:
+def test_a_folder_has_all_parts_and_all_plain_values(checkpoint, tmp_path):
     folder = tmp_path / "folder"
     done = export(checkpoint, folder)
     assert [path.name for path in done.files] == [
@@ -112,15 +106,13 @@ def test_a_folder_has_all_parts_and_all_plain_values(
     export(checkpoint, folder)  # over the old one
 
 
-def test_a_folder_of_one_part(checkpoint: standfast.Checkpoint, tmp_path: Path) -> None:
+def test_a_folder_of_one_part(checkpoint, tmp_path):
     done = export(checkpoint, tmp_path / "folder", part="optimizer")
     assert [path.name for path in done.files] == ["optimizer.safetensors", "checkpoint.json"]
     assert list(json.loads(done.files[1].read_text())["values"]) == ["lr", "betas"]
 
 
-def test_damage_is_found_before_anything_is_written(
-    checkpoint: standfast.Checkpoint, tmp_path: Path
-) -> None:
+def test_damage_is_found_before_anything_is_written(checkpoint, tmp_path):
     for path in (tmp_path / "store").rglob("*.safetensors"):
         flip(path)
     with pytest.raises(DigestMismatch):
@@ -128,7 +120,7 @@ def test_damage_is_found_before_anything_is_written(
     assert not (tmp_path / "whole.safetensors").exists()
 
 
-def test_a_dtype_that_the_format_lacks_is_cast_when_asked(tmp_path: Path) -> None:
+def test_a_dtype_that_the_format_lacks_is_cast_when_asked(tmp_path):
     checkpoint = saved(tmp_path / "store", {"z": np.ones(2, np.complex128)})
     with pytest.raises(UnsupportedDType):
         export(checkpoint, tmp_path / "z.safetensors")
@@ -136,14 +128,14 @@ def test_a_dtype_that_the_format_lacks_is_cast_when_asked(tmp_path: Path) -> Non
     assert standfast.load(tmp_path / "z.safetensors")["z"].dtype == np.complex64
 
 
-def test_a_target_that_cannot_be_a_folder(checkpoint: standfast.Checkpoint, tmp_path: Path) -> None:
+def test_a_target_that_cannot_be_a_folder(checkpoint, tmp_path):
     (tmp_path / "taken").write_bytes(b"")
     for target in ("taken", "no/folder", "a\0b"):
         with pytest.raises((WriteFailed, MissingFile)):
             export(checkpoint, tmp_path / target)
 
 
-def test_a_state_that_is_one_tensor(tmp_path: Path) -> None:
+def test_a_state_that_is_one_tensor(tmp_path):
     checkpoint = saved(tmp_path / "store", WEIGHT)
     export(checkpoint, tmp_path / "one.safetensors")
     assert list(standfast.load(tmp_path / "one.safetensors")) == ["state"]
@@ -151,14 +143,12 @@ def test_a_state_that_is_one_tensor(tmp_path: Path) -> None:
     assert (tmp_path / "folder" / "state.safetensors").exists()
 
 
-def test_paths_that_read_alike_are_told_apart(tmp_path: Path) -> None:
+def test_paths_that_read_alike_are_told_apart(tmp_path):
     checkpoint = saved(tmp_path / "store", {"a": {"b": 1}, "a.b": 2, "a.b~2": 3})
     assert CheckpointView(checkpoint).values == {"a.b": 1, "a.b~2": 2, "a.b~2~2": 3}
 
 
-def test_tied_tensors_are_compared_without_being_read(
-    checkpoint: standfast.Checkpoint, tmp_path: Path
-) -> None:
+def test_tied_tensors_are_compared_without_being_read(checkpoint, tmp_path):
     digests = CheckpointView(checkpoint).stored_digests()
     assert digests["model.tied"] == digests["model.weight"]
     assert "model.rows" not in digests
@@ -169,7 +159,7 @@ def test_tied_tensors_are_compared_without_being_read(
     assert np.array_equal(view["t"], transposed["t"])
 
 
-def test_checkpoints_differ_by_what_is_in_them(tmp_path: Path) -> None:
+def test_checkpoints_differ_by_what_is_in_them(tmp_path):
     store = standfast.Store(tmp_path / "store")
     with store.run("a run") as run:
         first = run.save(1, {"w": WEIGHT, "seed": b"a"}, {"loss": math.nan})

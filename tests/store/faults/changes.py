@@ -1,7 +1,5 @@
 """What is done to a store while something goes wrong, and what it holds before and after."""
 
-from __future__ import annotations
-
 import errno
 import itertools
 import os

@@ -1,7 +1,5 @@
 """A store whose newest checkpoint gets damaged, and what must hold of it then."""
 
-from __future__ import annotations
-
 import shutil
 import warnings
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What is latest is a matter of sequence, whatever the clock and the times of files say."""
 
-from __future__ import annotations
-
 import os
 import time
 from pathlib import Path
@@ -45,9 +43,7 @@ def clock(folder: Path, seams: Seams) -> Clock:
 @pytest.mark.parametrize(
     "offsets", [(0, -YEAR, -2 * YEAR), (0, YEAR, -YEAR), (YEAR, 0, YEAR)], ids=str
 )
-def test_latest_is_the_last_commit_whatever_the_clock_says(
-    offsets: tuple[int, ...], stamped: bool, clock: Clock, folder: Path
-) -> None:
+def test_latest_is_the_last_commit_whatever_the_clock_says(offsets, stamped, clock, folder):
     step = 0
     times = []
     for offset in offsets:
@@ -70,7 +66,7 @@ def test_latest_is_the_last_commit_whatever_the_clock_says(
 
 
 @pytest.mark.guarantee("G7")
-def test_a_change_is_seen_by_others_whatever_the_clock_says(clock: Clock, folder: Path) -> None:
+def test_a_change_is_seen_by_others_whatever_the_clock_says(clock, folder):
     other = Store(folder)
     run = Store(folder).run("first")
     for step in range(60):

@@ -1,7 +1,5 @@
 """A file that is not what was written is found out and named, and costs no other checkpoint."""
 
-from __future__ import annotations
-
 import os
 import tracemalloc
 from collections.abc import Callable
@@ -22,7 +20,6 @@ from standfast.errors import (
 from standfast.store import Store
 from standfast.store.load.reading import read_record
 from standfast.store.schema.decoder import decode, decode_head
-from tests.kit.seams import Seams
 from tests.kit.stores import flip, same
 from tests.store.faults.damage import (
     HELD,
@@ -63,8 +60,8 @@ DATA_FILES: dict[str, tuple[Callable[[Path], object], type[StandfastError]]] = {
 @pytest.mark.parametrize("part", ["model", "optimizer"])
 @pytest.mark.parametrize("damage", DATA_FILES)
 def test_a_file_that_is_gone_or_of_another_size_is_found_before_anything_is_read(
-    damage: str, part: str, store: Damaged
-) -> None:
+    damage, part, store
+):
     store.run().checkpoint(NEWEST).tag("paper")
     file = store.data_file(part)
     hurt, error = DATA_FILES[damage]
@@ -84,7 +81,7 @@ def test_a_file_that_is_gone_or_of_another_size_is_found_before_anything_is_read
 
 @pytest.mark.guarantee("G9")
 @pytest.mark.parametrize("tensor", TENSORS)
-def test_a_flipped_bit_is_found_and_its_tensor_named(tensor: str, store: Damaged) -> None:
+def test_a_flipped_bit_is_found_and_its_tensor_named(tensor, store):
     store.run().checkpoint(NEWEST).tag("paper")
     flip_tensor(store, tensor)
     check_fallback(store, tensor, DigestMismatch)
@@ -98,7 +95,7 @@ def test_a_flipped_bit_is_found_and_its_tensor_named(tensor: str, store: Damaged
     check_others(store)
 
 
-def test_all_tensors_that_are_damaged_are_named(store: Damaged) -> None:
+def test_all_tensors_that_are_damaged_are_named(store):
     for tensor in TENSORS:
         flip_tensor(store, tensor)
     with pytest.raises(DigestMismatch) as raised:
@@ -106,9 +103,7 @@ def test_all_tensors_that_are_damaged_are_named(store: Damaged) -> None:
     assert sorted(raised.value.tensors) == sorted(TENSORS)
 
 
-def test_a_shared_tensor_that_is_damaged_costs_all_that_share_it_and_no_others(
-    store: Damaged,
-) -> None:
+def test_a_shared_tensor_that_is_damaged_costs_all_that_share_it_and_no_others(store):
     path = store.data_file("model", 1)  # the weight of steps 1 and 2, and of the other run
     data = bytearray(path.read_bytes())
     data[-1000] ^= 1
@@ -119,7 +114,7 @@ def test_a_shared_tensor_that_is_damaged_costs_all_that_share_it_and_no_others(
     assert same(store.run().load(), HELD["first", NEWEST])
 
 
-def test_a_header_that_is_damaged_harms_other_programs_alone(store: Damaged) -> None:
+def test_a_header_that_is_damaged_harms_other_programs_alone(store):
     file = store.data_file("model")
     sound = file.read_bytes()
     room = 8 + int.from_bytes(sound[:8], "little")
@@ -132,7 +127,7 @@ def test_a_header_that_is_damaged_harms_other_programs_alone(store: Damaged) -> 
     assert store.run().checkpoint(NEWEST).verify().tensors == 3
 
 
-def test_a_file_that_is_another_one_of_the_same_size_is_found(store: Damaged) -> None:
+def test_a_file_that_is_another_one_of_the_same_size_is_found(store):
     file, other = store.data_file("optimizer"), store.data_file("optimizer", 2)
     assert file.stat().st_size == other.stat().st_size
     file.write_bytes(other.read_bytes())
@@ -142,7 +137,7 @@ def test_a_file_that_is_another_one_of_the_same_size_is_found(store: Damaged) ->
     check_saving(store)
 
 
-def test_if_no_checkpoint_is_intact_latest_says_so(store: Damaged) -> None:
+def test_if_no_checkpoint_is_intact_latest_says_so(store):
     for file in store.data_files():
         rewritten(lambda data: data[:-1])(file)
     with pytest.raises(DamagedFile, match=f"{NEWEST}"):
@@ -195,9 +190,7 @@ RECORDS: dict[str, Callable[[Damaged], bytes]] = {
 @pytest.mark.guarantee("G10")
 @pytest.mark.parametrize("is_known", [True, False], ids=["seen before", "not seen before"])
 @pytest.mark.parametrize("damage", RECORDS)
-def test_a_damaged_record_costs_its_own_checkpoint_and_no_other(
-    damage: str, is_known: bool, store: Damaged
-) -> None:
+def test_a_damaged_record_costs_its_own_checkpoint_and_no_other(damage, is_known, store):
     record = store.record()
     sound = record.read_bytes()
     record.write_bytes(RECORDS[damage](store))
@@ -224,7 +217,7 @@ def flipped_heads(record: bytes) -> list[bytes]:
 
 
 @pytest.mark.guarantee("G9")
-def test_every_byte_of_a_head_counts(store: Damaged) -> None:
+def test_every_byte_of_a_head_counts(store):
     run = store.run().hash
     flipped = flipped_heads(store.record().read_bytes())
     assert len(flipped) > 500
@@ -236,9 +229,7 @@ def test_every_byte_of_a_head_counts(store: Damaged) -> None:
 
 
 @pytest.mark.parametrize("stride", [19, pytest.param(1, marks=pytest.mark.long)])
-def test_wherever_a_head_is_flipped_latest_falls_back_and_no_data_is_deleted(
-    stride: int, store: Damaged, seams: Seams
-) -> None:
+def test_wherever_a_head_is_flipped_latest_falls_back_and_no_data_is_deleted(stride, store, seams):
     seams.backend(cache=None)
     record = store.record()
     sound = record.read_bytes()
@@ -258,7 +249,7 @@ def test_wherever_a_head_is_flipped_latest_falls_back_and_no_data_is_deleted(
     assert same(store.run().load(), HELD["first", NEWEST])
 
 
-def test_a_record_of_a_gigabyte_of_nothing_takes_no_memory(store: Damaged) -> None:
+def test_a_record_of_a_gigabyte_of_nothing_takes_no_memory(store):
     os.truncate(store.record(), 0)
     os.truncate(store.record(), 1 << 30)
     store.forget()
@@ -271,7 +262,7 @@ def test_a_record_of_a_gigabyte_of_nothing_takes_no_memory(store: Damaged) -> No
 
 
 @pytest.mark.parametrize("what", ["a folder", "a link to nowhere", "a link to itself", "a pipe"])
-def test_something_else_in_the_place_of_a_record(what: str, store: Damaged) -> None:
+def test_something_else_in_the_place_of_a_record(what, store):
     record = store.record()
     record.unlink()
     if what == "a folder":

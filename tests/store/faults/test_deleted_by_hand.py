@@ -1,7 +1,5 @@
 """Somebody deletes files of a store while it is in use."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -14,10 +12,10 @@ from standfast.store import Store
 from tests.kit.fault_states import leftovers, state
 from tests.kit.seams import Seams
 from tests.kit.stores import same
-from tests.store.faults.damage import HELD, NEWEST, Damaged
+from tests.store.faults.damage import HELD, NEWEST
 
 
-def test_a_run_deleted_between_two_saves_begins_anew(store: Damaged) -> None:
+def test_a_run_deleted_between_two_saves_begins_anew(store):
     run = store.run()
     run.save(10, state(10, weight=1))
     shutil.rmtree(store.folder())
@@ -36,7 +34,7 @@ def test_a_run_deleted_between_two_saves_begins_anew(store: Damaged) -> None:
 
 
 @pytest.mark.parametrize("is_fresh", [False, True], ids=["the same object", "another one"])
-def test_a_run_deleted_before_a_load_is_not_there(is_fresh: bool, store: Damaged) -> None:
+def test_a_run_deleted_before_a_load_is_not_there(is_fresh, store):
     run = store.run()
     assert same(run.load(), HELD["first", NEWEST])
     shutil.rmtree(store.folder())
@@ -49,7 +47,7 @@ def test_a_run_deleted_before_a_load_is_not_there(is_fresh: bool, store: Damaged
 
 @pytest.mark.guarantee("G18")
 @pytest.mark.parametrize("name", ["first", "second"])
-def test_a_run_that_shares_with_a_deleted_one_is_whole(name: str, store: Damaged) -> None:
+def test_a_run_that_shares_with_a_deleted_one_is_whole(name, store):
     other = "second" if name == "first" else "first"
     shutil.rmtree(store.folder(other))
     for key, expected in HELD.items():
@@ -66,7 +64,7 @@ def test_a_run_that_shares_with_a_deleted_one_is_whole(name: str, store: Damaged
     assert leftovers(Store(store.path)) == []
 
 
-def test_the_whole_store_deleted_between_two_saves_begins_anew(store: Damaged) -> None:
+def test_the_whole_store_deleted_between_two_saves_begins_anew(store):
     run = store.run()
     run.save(10, state(10))
     shutil.rmtree(store.path)
@@ -92,7 +90,7 @@ class Deleting:
             shutil.rmtree(self._folder)
 
 
-def test_a_run_deleted_during_a_save_leaves_an_error_or_a_whole_checkpoint(store: Damaged) -> None:
+def test_a_run_deleted_during_a_save_leaves_an_error_or_a_whole_checkpoint(store):
     outcomes = set()
     for at in range(1, 30):
         run, failed = store.run(), False
@@ -123,7 +121,7 @@ def test_a_run_deleted_during_a_save_leaves_an_error_or_a_whole_checkpoint(store
     assert outcomes == {True, False}
 
 
-def test_a_run_file_deleted_by_hand_is_made_again(store: Damaged) -> None:
+def test_a_run_file_deleted_by_hand_is_made_again(store):
     run = store.run()
     file = store.folder() / f"{run.hash}_run.json"
     file.unlink()
@@ -134,7 +132,7 @@ def test_a_run_file_deleted_by_hand_is_made_again(store: Damaged) -> None:
     assert same(store.run().load(), state(10))
 
 
-def test_a_record_deleted_by_hand_is_a_checkpoint_deleted(store: Damaged) -> None:
+def test_a_record_deleted_by_hand_is_a_checkpoint_deleted(store):
     run = store.run()
     store.record().unlink()
     assert same(run.load(), HELD["first", 2])
@@ -147,9 +145,7 @@ def test_a_record_deleted_by_hand_is_a_checkpoint_deleted(store: Damaged) -> Non
     assert leftovers(Store(store.path)) == []
 
 
-def test_a_file_deleted_while_a_save_refers_to_it_is_missed_before_the_commit(
-    store: Damaged,
-) -> None:
+def test_a_file_deleted_while_a_save_refers_to_it_is_missed_before_the_commit(store):
     referred_to = store.data_file("model")
 
     def deleting(link: Callable[..., None], source: Path, target: Path) -> None:

@@ -1,12 +1,9 @@
 """The 1st file operation of each change of a store fails, or is a kill; then the 2nd, the 3rd…"""
 
-from __future__ import annotations
-
 import errno
 import itertools
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 import pytest
 
@@ -27,7 +24,6 @@ from tests.kit.fault_states import (
     leftovers,
     state,
 )
-from tests.kit.seams import Seams
 from tests.kit.stores import same
 from tests.store.faults.changes import CHANGES, EMPTIED, FOUR, TRASH_CHANGES, killed_at_each
 from tests.store.faults.damage import check_in_store_or_trash
@@ -50,9 +46,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptio
 @pytest.mark.guarantee("G1", "G5")
 @pytest.mark.parametrize("faults", kept([IN_TURN, *FAULTS], IN_TURN))
 @pytest.mark.parametrize("name", CHANGES)
-def test_a_change_that_fails_leaves_the_old_state_or_the_new_one(
-    name: str, faults: str, folder: Path, seams: Seams
-) -> None:
+def test_a_change_that_fails_leaves_the_old_state_or_the_new_one(name, faults, folder, seams):
     change, disk = CHANGES[name], seams.disk(Faulty())
     change.prepare(folder / "prepared")
     kinds = itertools.cycle(FAULTS if faults == IN_TURN else [faults])
@@ -98,7 +92,7 @@ def fail(
 
 
 @pytest.mark.guarantee("G5")
-def test_a_run_whose_save_failed_goes_on_saving(folder: Path, seams: Seams) -> None:
+def test_a_run_whose_save_failed_goes_on_saving(folder, seams):
     disk = seams.disk(Faulty())
     run = Store(folder).run("first")
     run.save(0, state(0, weight=7))
@@ -135,9 +129,7 @@ def _save(run: Run, step: int, new: State, store: Store) -> None:
 @pytest.mark.guarantee("G1")
 @stride
 @pytest.mark.parametrize("name", kept(CHANGES, *list(CHANGES)[1:4], "a delete"))
-def test_a_change_killed_at_any_operation_leaves_the_old_state_or_the_new_one(
-    name: str, stride: int, folder: Path
-) -> None:
+def test_a_change_killed_at_any_operation_leaves_the_old_state_or_the_new_one(name, stride, folder):
     change = CHANGES[name]
     *killed, done = killed_at_each(change, folder, stride)
     left = 0
@@ -162,9 +154,7 @@ def test_a_change_killed_at_any_operation_leaves_the_old_state_or_the_new_one(
 @pytest.mark.parametrize(
     "name", kept(TRASH_CHANGES, "a delete through the trash", "a restored run")
 )
-def test_a_kill_at_any_operation_on_the_trash_loses_nothing(
-    name: str, stride: int, folder: Path
-) -> None:
+def test_a_kill_at_any_operation_on_the_trash_loses_nothing(name, stride, folder):
     change = TRASH_CHANGES[name]
     killed = killed_at_each(change, folder, stride)
     both = 0

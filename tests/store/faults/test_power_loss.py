@@ -1,7 +1,5 @@
 """Whenever the power fails, the old state or the new one is there; after a change, the new one."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import warnings
@@ -163,12 +161,12 @@ def of_each(changes: Iterable[str]) -> pytest.MarkDecorator:
 
 @pytest.mark.guarantee("G2")
 @of_each(CHANGES)
-def test_a_power_cut_at_any_moment_leaves_the_old_state_or_the_new_one(logged: Logged) -> None:
+def test_a_power_cut_at_any_moment_leaves_the_old_state_or_the_new_one(logged):
     assert list(logged.violations(logged.log)) == []
 
 
 @of_each(CHANGES)
-def test_after_a_power_cut_the_next_save_works_and_cleans_up(logged: Logged) -> None:
+def test_after_a_power_cut_the_next_save_works_and_cleans_up(logged):
     trees = list(logged.trees(logged.log))
     assert len(trees) > 4
     for tree in trees[:: 1 + len(trees) // 4]:
@@ -179,7 +177,7 @@ def test_after_a_power_cut_the_next_save_works_and_cleans_up(logged: Logged) -> 
 
 @pytest.mark.guarantee("G2")
 @of_each(SYNCS)
-def test_every_sync_is_needed(logged: Logged, request: pytest.FixtureRequest) -> None:
+def test_every_sync_is_needed(logged, request):
     syncs = SYNCS[request.node.callspec.params["logged"]]
     found = list(logged.synced())
     assert [what for _, what in found] == syncs.replace("-", "").split()
@@ -190,7 +188,7 @@ def test_every_sync_is_needed(logged: Logged, request: pytest.FixtureRequest) ->
 
 
 @of_each(COMMITS)
-def test_the_data_must_be_synced_and_in_place_before_the_record_is(logged: Logged) -> None:
+def test_the_data_must_be_synced_and_in_place_before_the_record_is(logged):
     sync = next(i for i, what in logged.synced() if what == "data")
     data, record = logged.placed("data"), logged.placed("record")
     log = list(logged.log)
@@ -204,9 +202,7 @@ def test_the_data_must_be_synced_and_in_place_before_the_record_is(logged: Logge
 
 @pytest.mark.guarantee("G2", "G15")
 @pytest.mark.parametrize("name", TRASH_CHANGES)
-def test_a_power_cut_at_any_moment_loses_nothing_of_the_trash(
-    name: str, folder: Path, seams: Seams
-) -> None:
+def test_a_power_cut_at_any_moment_loses_nothing_of_the_trash(name, folder, seams):
     # The model of the disk leaves out what is hidden: it may vanish, and here it should not.
     seams.bound("folder of the trash", "trash")
     logged = Logged(TRASH_CHANGES[name], folder, seams)

@@ -1,7 +1,5 @@
 """A store that cannot be written is read as any other; a save says why it fails."""
 
-from __future__ import annotations
-
 import errno
 import os
 import subprocess
@@ -56,9 +54,7 @@ def check_read_only(store: Damaged) -> None:
     assert truth(store) == before
 
 
-def test_a_store_on_a_disk_that_refuses_every_change_is_read(
-    folder: Path, store: Damaged, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_on_a_disk_that_refuses_every_change_is_read(folder, store, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
     with Seams.until_end() as seams:
         seams.disk(**CHANGING)
@@ -83,9 +79,7 @@ def mounted(folder: Path, store: Damaged) -> Iterator[Damaged]:
 
 
 @pytest.mark.parametrize("has_cache", [True, False], ids=["with a cache", "without a cache"])
-def test_a_store_that_is_mounted_read_only_is_read(
-    has_cache: bool, mounted: Damaged, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_that_is_mounted_read_only_is_read(has_cache, mounted, folder, monkeypatch):
     cache = folder / "cache"
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache) if has_cache else "/proc/nowhere")
     check_read_only(mounted)

@@ -1,7 +1,5 @@
 """A step is saved once; it is replaced only by one who says so."""
 
-from __future__ import annotations
-
 import pytest
 
 from standfast.errors import FellBack, Protected, StepExists
@@ -10,12 +8,12 @@ from standfast.store.schema.damage import mark_damaged
 from tests.kit.fault_states import check_between, leftovers, state
 from tests.kit.power import read_tree
 from tests.kit.stores import flip, same
-from tests.store.faults.damage import HELD, NEWEST, Damaged, check_others
+from tests.store.faults.damage import HELD, NEWEST, check_others
 
 
 @pytest.mark.guarantee("G3")
 @pytest.mark.parametrize("step", [1, NEWEST])
-def test_a_step_that_is_there_is_refused_and_nothing_changes(step: int, store: Damaged) -> None:
+def test_a_step_that_is_there_is_refused_and_nothing_changes(step, store):
     before = read_tree(store.checkpoints / "models")
     with pytest.raises(StepExists, match="replace=True"):
         store.run().save(step, state(9))
@@ -23,7 +21,7 @@ def test_a_step_that_is_there_is_refused_and_nothing_changes(step: int, store: D
     assert check_between(Store(store.path), {}, HELD)
 
 
-def test_a_replaced_step_is_the_new_state_and_the_old_data_is_gone(store: Damaged) -> None:
+def test_a_replaced_step_is_the_new_state_and_the_old_data_is_gone(store):
     old = [store.data_file(part) for part in ("model", "optimizer")]
     run = store.run()
     run.save(NEWEST, state(9), replace=True)
@@ -35,7 +33,7 @@ def test_a_replaced_step_is_the_new_state_and_the_old_data_is_gone(store: Damage
     assert leftovers(Store(store.path)) == []
 
 
-def test_what_others_share_of_a_replaced_step_stays(store: Damaged) -> None:
+def test_what_others_share_of_a_replaced_step_stays(store):
     shared, own = store.data_file("model", 1), store.data_file("optimizer", 1)
     run = store.run()
     run.save(1, state(9), replace=True)
@@ -48,7 +46,7 @@ def test_what_others_share_of_a_replaced_step_stays(store: Damaged) -> None:
     assert leftovers(Store(store.path)) == []
 
 
-def test_a_tagged_step_is_not_replaced(store: Damaged) -> None:
+def test_a_tagged_step_is_not_replaced(store):
     run = store.run()
     run.checkpoint(NEWEST).tag("paper")
     with pytest.raises(Protected, match="paper"):
@@ -57,7 +55,7 @@ def test_a_tagged_step_is_not_replaced(store: Damaged) -> None:
 
 
 @pytest.mark.parametrize("replace", [False, True])
-def test_a_step_whose_record_is_damaged_can_be_saved_again(store: Damaged, replace: bool) -> None:
+def test_a_step_whose_record_is_damaged_can_be_saved_again(store, replace):
     """Whoever fell back to the step before it comes by here again."""
     store.record().write_bytes(b"garbage")
     store.forget()
@@ -70,7 +68,7 @@ def test_a_step_whose_record_is_damaged_can_be_saved_again(store: Damaged, repla
     check_others(store)
 
 
-def test_a_step_whose_data_a_load_found_damaged_can_be_saved_again(store: Damaged) -> None:
+def test_a_step_whose_data_a_load_found_damaged_can_be_saved_again(store):
     run = store.run()
     flip(store.data_file("optimizer"), -1)
     with pytest.raises(StepExists):
@@ -82,16 +80,14 @@ def test_a_step_whose_data_a_load_found_damaged_can_be_saved_again(store: Damage
     check_others(store)
 
 
-def test_an_intact_step_is_not_replaced_though_a_file_of_it_is_under_suspicion(
-    store: Damaged,
-) -> None:
+def test_an_intact_step_is_not_replaced_though_a_file_of_it_is_under_suspicion(store):
     run = store.run()
     mark_damaged(run._store.backend, store.data_file("optimizer").name, "a test")
     with pytest.raises(StepExists):
         run.save(NEWEST, state(9))
 
 
-def test_replace_of_a_step_that_is_not_there_saves_it(store: Damaged) -> None:
+def test_replace_of_a_step_that_is_not_there_saves_it(store):
     store.run().save(10, state(10), replace=True)
     assert same(store.run().load(), state(10))
     assert leftovers(Store(store.path)) == []

@@ -1,7 +1,5 @@
 """Several processes in one store: one writes into a run, and none sees half of a state."""
 
-from __future__ import annotations
-
 import errno
 import os
 import signal
@@ -62,7 +60,7 @@ def workers() -> Iterator[list[Worker]]:
 
 
 @pytest.mark.guarantee("G3")
-def test_into_one_run_one_process_writes(folder: Path, workers: list[Worker]) -> None:
+def test_into_one_run_one_process_writes(folder, workers):
     workers += [Worker("hold", folder, "first", 1), Worker("save_if_free", folder, "first", 2)]
     holding, other = workers
     holding.until_ready()
@@ -81,7 +79,7 @@ def test_into_one_run_one_process_writes(folder: Path, workers: list[Worker]) ->
     assert leftovers(Store(folder)) == []
 
 
-def test_processes_save_into_runs_of_one_store_at_once(folder: Path, workers: list[Worker]) -> None:
+def test_processes_save_into_runs_of_one_store_at_once(folder, workers):
     count, names = 20, ("first", "second")
     workers += [Worker("save", folder, name, count) for name in names]
     for worker in workers:
@@ -106,7 +104,7 @@ def test_processes_save_into_runs_of_one_store_at_once(folder: Path, workers: li
 
 
 @pytest.mark.guarantee("G8")
-def test_a_reader_never_sees_half_a_state(folder: Path, workers: list[Worker]) -> None:
+def test_a_reader_never_sees_half_a_state(folder, workers):
     count = 40
     run = Store(folder).run("first")
     run.save(0, state(0, weight=7))
@@ -122,7 +120,7 @@ def test_a_reader_never_sees_half_a_state(folder: Path, workers: list[Worker]) -
 
 
 @pytest.mark.guarantee("G7")
-def test_a_reader_that_is_overtaken_sees_the_newest(folder: Path) -> None:
+def test_a_reader_that_is_overtaken_sees_the_newest(folder):
     store, writer = Store(folder), Store(folder).run("first")
     for step in (1, 2, 3):
         writer.save(step, state(step))
@@ -137,9 +135,7 @@ def test_a_reader_that_is_overtaken_sees_the_newest(folder: Path) -> None:
     assert same(store.with_latest(overtaken, writer.hash), state(5))
 
 
-def test_a_killed_writers_run_is_taken_over_though_its_child_lives(
-    folder: Path, workers: list[Worker]
-) -> None:
+def test_a_killed_writers_run_is_taken_over_though_its_child_lives(folder, workers):
     workers += [Worker("fork", folder, "first", 1)]
     child = int(workers[0].until_ready()[0])
     try:
@@ -156,9 +152,7 @@ def test_a_killed_writers_run_is_taken_over_though_its_child_lives(
         os.kill(child, signal.SIGKILL)
 
 
-def test_a_run_that_was_closed_is_free_though_an_error_of_it_is_kept(
-    folder: Path, workers: list[Worker]
-) -> None:
+def test_a_run_that_was_closed_is_free_though_an_error_of_it_is_kept(folder, workers):
     def failing(sync: Callable[[int], None], fd: int) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
@@ -175,7 +169,7 @@ def test_a_run_that_was_closed_is_free_though_an_error_of_it_is_kept(
     assert kept.value.errno == errno.EIO
 
 
-def test_two_objects_of_one_process_are_one_writer(folder: Path) -> None:
+def test_two_objects_of_one_process_are_one_writer(folder):
     first, second = Store(folder).run("first"), Store(folder).run("first")
     for step in range(0, 10, 2):
         first.save(step, state(step))

@@ -1,7 +1,5 @@
 """Manifest, index and locks may be lost, garbled or in the way: no checkpoint is."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil
@@ -20,7 +18,6 @@ from tests.kit.seams import Seams
 from tests.kit.stores import same
 from tests.store.faults.damage import (
     HELD,
-    Damaged,
     become_a_folder,
     become_a_link_to_nowhere,
     rewritten,
@@ -44,9 +41,7 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 @pytest.mark.parametrize("is_open", [False, True], ids=["between runs", "while it is open"])
 @pytest.mark.parametrize("view", VIEWS)
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_view_that_is_damaged_is_made_again(
-    damage: str, view: str, is_open: bool, store: Damaged
-) -> None:
+def test_a_view_that_is_damaged_is_made_again(damage, view, is_open, store):
     opened = Store(store.path)
     assert len(opened.runs()) == 2
     if not is_open:
@@ -67,7 +62,7 @@ def has_all_runs(index: Path) -> bool:
     return bool(found == (2,))
 
 
-def test_the_manifest_comes_back_with_the_next_save(store: Damaged) -> None:
+def test_the_manifest_comes_back_with_the_next_save(store):
     manifest = store.checkpoints / "manifest.yaml"
     manifest.write_bytes(b"garbage")
     run = store.run()
@@ -79,7 +74,7 @@ def test_the_manifest_comes_back_with_the_next_save(store: Damaged) -> None:
 
 
 @pytest.mark.parametrize("is_empty", [True, False])
-def test_an_index_with_other_tables_is_made_again(is_empty: bool, store: Damaged) -> None:
+def test_an_index_with_other_tables_is_made_again(is_empty, store):
     index = store.checkpoints / ".standfast" / INDEX
     index.unlink()
     connection = sqlite3.connect(index)
@@ -92,7 +87,7 @@ def test_an_index_with_other_tables_is_made_again(is_empty: bool, store: Damaged
     assert has_all_runs(index)
 
 
-def test_the_index_of_another_version_is_left_to_it(store: Damaged, seams: Seams) -> None:
+def test_the_index_of_another_version_is_left_to_it(store, seams):
     """To delete it would pull its memory from under those who have it open."""
     theirs = store.checkpoints / ".standfast" / INDEX
     before = theirs.stat().st_ino
@@ -102,7 +97,7 @@ def test_the_index_of_another_version_is_left_to_it(store: Damaged, seams: Seams
     assert theirs.stat().st_ino == before
 
 
-def test_an_index_with_a_garbled_row_is_made_again(store: Damaged) -> None:
+def test_an_index_with_a_garbled_row_is_made_again(store):
     index = store.checkpoints / ".standfast" / INDEX
     connection = sqlite3.connect(index)
     connection.execute("UPDATE records SET head = x'00'")
@@ -111,7 +106,7 @@ def test_an_index_with_a_garbled_row_is_made_again(store: Damaged) -> None:
     assert check_between(Store(store.path), {}, HELD)
 
 
-def test_an_index_that_cannot_be_written_is_done_without(store: Damaged, seams: Seams) -> None:
+def test_an_index_that_cannot_be_written_is_done_without(store, seams):
     index = store.checkpoints / ".standfast" / INDEX
     before = index.read_bytes()
 
@@ -136,7 +131,7 @@ def test_an_index_that_cannot_be_written_is_done_without(store: Damaged, seams: 
 
 @pytest.mark.guarantee("G17")
 @pytest.mark.parametrize("how", ["deleted", "a file in its place"])
-def test_all_of_standfasts_own_folder_may_vanish_between_saves(how: str, store: Damaged) -> None:
+def test_all_of_standfasts_own_folder_may_vanish_between_saves(how, store):
     own = store.checkpoints / ".standfast"
     run = store.run()
     for step in (10, 11, 12):
@@ -161,9 +156,7 @@ def test_all_of_standfasts_own_folder_may_vanish_between_saves(how: str, store: 
     assert all((store.folder() / name).stat().st_size < 8192 for name in files if "model" in name)
 
 
-def test_if_standfasts_own_folder_vanishes_during_a_save_nothing_is_committed(
-    store: Damaged,
-) -> None:
+def test_if_standfasts_own_folder_vanishes_during_a_save_nothing_is_committed(store):
     def vanishing(link: Callable[..., None], source: Path, target: Path) -> None:
         if target.suffix == ".safetensors":
             shutil.rmtree(store.checkpoints / ".standfast", ignore_errors=True)

@@ -3,8 +3,6 @@
 It says `ready` when it is, and goes on when it gets a line.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -4,8 +4,6 @@
 a released version are never written again.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path

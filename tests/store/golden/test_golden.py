@@ -1,7 +1,5 @@
 """Golden stores: what a version wrote, every later one opens; and the one from the future."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -35,9 +33,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 @pytest.mark.guarantee("G4")
 @pytest.mark.parametrize("name", RUNS)
-def test_the_store_of_this_version_holds_what_was_saved(
-    copied: Callable[[Path], Store], name: str
-) -> None:
+def test_the_store_of_this_version_holds_what_was_saved(copied, name):
     run = copied(TODAY).find_run(name)
     dropped = {1, 2, 3} if name == "whole" else set()
     for checkpoint in run.checkpoints():
@@ -54,7 +50,7 @@ def test_the_store_of_this_version_holds_what_was_saved(
     assert second.parent == first
 
 
-def test_a_later_save_refers_to_what_it_holds(copied: Callable[[Path], Store]) -> None:
+def test_a_later_save_refers_to_what_it_holds(copied):
     run = copied(TODAY).find_run("columns")
     files = {file.name for file in run.checkpoint(2).head.files}
     saved = run.save(3, state(3))
@@ -62,7 +58,7 @@ def test_a_later_save_refers_to_what_it_holds(copied: Callable[[Path], Store]) -
     assert same(run.load(), state(3))
 
 
-def test_what_is_only_added_is_read_and_kept(copied: Callable[[Path], Store]) -> None:
+def test_what_is_only_added_is_read_and_kept(copied):
     run = copied(FUTURE).find_run("columns")
     assert same(run.load("latest"), state(2))
     run.rename("other")
@@ -75,9 +71,7 @@ def test_what_is_only_added_is_read_and_kept(copied: Callable[[Path], Store]) ->
 
 @pytest.mark.guarantee("G14")
 @pytest.mark.parametrize("name", ["needs", "version"])
-def test_a_record_from_the_future_is_refused_by_name_and_left_alone(
-    copied: Callable[[Path], Store], name: str
-) -> None:
+def test_a_record_from_the_future_is_refused_by_name_and_left_alone(copied, name):
     store = copied(FUTURE)
     run = store.find_run(name)
     before = contents(Path(store.url))
@@ -99,7 +93,7 @@ def test_a_record_from_the_future_is_refused_by_name_and_left_alone(
     assert same(run.load(1), state(1))
 
 
-def test_marks_from_the_future_protect_their_checkpoint(copied: Callable[[Path], Store]) -> None:
+def test_marks_from_the_future_protect_their_checkpoint(copied):
     run = copied(FUTURE).find_run("marks")
     with pytest.raises(TooNew):
         _ = run.checkpoint(1).tags
@@ -108,14 +102,14 @@ def test_marks_from_the_future_protect_their_checkpoint(copied: Callable[[Path],
     assert same(run.load(), state(2))
 
 
-def test_a_run_from_the_future_is_not_written_to(copied: Callable[[Path], Store]) -> None:
+def test_a_run_from_the_future_is_not_written_to(copied):
     # The run file of the future store cannot be read, so its name is unknown there.
     run_hash = copied(TODAY).find_run("run-file").hash
     with pytest.raises(TooNew):
         copied(FUTURE).open_run(run_hash).save(3, state(3))
 
 
-def test_the_doctor_changes_nothing_from_the_future(copied: Callable[[Path], Store]) -> None:
+def test_the_doctor_changes_nothing_from_the_future(copied):
     store = copied(FUTURE)
     before = contents(Path(store.url))
     found = examine(store.backend, store.index)

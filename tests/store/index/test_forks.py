@@ -1,7 +1,5 @@
 """A process may fork while other threads use a store: neither it nor its children hang."""
 
-from __future__ import annotations
-
 import ast
 import os
 import subprocess
@@ -14,7 +12,6 @@ import standfast
 from standfast.store.index import database
 from standfast.store.index.forks import _Gate
 from tests.kit.descriptors import open_files
-from tests.kit.seams import Seams
 
 PROGRAM = """
 import os, sys, threading, time
@@ -56,7 +53,7 @@ os._exit(0)
 """
 
 
-def test_a_child_that_was_forked_beside_threads_uses_the_store(tmp_path: Path) -> None:
+def test_a_child_that_was_forked_beside_threads_uses_the_store(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(tmp_path / "store")],
         capture_output=True,
@@ -80,7 +77,7 @@ def in_a_child(check: str, tmp_path: Path) -> str:
     return said.read_text()
 
 
-def test_no_file_of_an_index_is_inherited(tmp_path: Path) -> None:
+def test_no_file_of_an_index_is_inherited(tmp_path):
     store = standfast.Store(tmp_path / "store")
     store.run("a").save(1, {"n": 1})
     store.index.refresh()
@@ -91,7 +88,7 @@ def test_no_file_of_an_index_is_inherited(tmp_path: Path) -> None:
     assert open_files(database.NAME)
 
 
-def test_what_is_known_in_memory_alone_is_known_after_a_fork(tmp_path: Path, seams: Seams) -> None:
+def test_what_is_known_in_memory_alone_is_known_after_a_fork(tmp_path, seams):
     standfast.Store(tmp_path / "store").run("a").save(1, {"n": 1})
     seams.backend(cache=None)
     store = standfast.Store(tmp_path / "store")
@@ -100,7 +97,7 @@ def test_what_is_known_in_memory_alone_is_known_after_a_fork(tmp_path: Path, sea
     assert store.index.count() == 1
 
 
-def test_a_fork_does_not_wait_for_a_server_that_is_silent(tmp_path: Path, seams: Seams) -> None:
+def test_a_fork_does_not_wait_for_a_server_that_is_silent(tmp_path, seams):
     """Nor does the child use the file, which its parent was about to write."""
     store = standfast.Store(tmp_path / "store")
     store.run("a").save(1, {"n": 1})
@@ -128,7 +125,7 @@ def test_a_fork_does_not_wait_for_a_server_that_is_silent(tmp_path: Path, seams:
     assert store.index.count() == 1
 
 
-def test_a_fork_does_not_wait_for_a_database_that_the_collector_ends_on_its_own_thread() -> None:
+def test_a_fork_does_not_wait_for_a_database_that_the_collector_ends_on_its_own_thread():
     gate = _Gate()
     done = threading.Event()
 

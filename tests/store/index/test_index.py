@@ -1,7 +1,5 @@
 """The index is a view: cold, warm, deleted, garbled or stale, it says what the records say."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import shutil
@@ -67,7 +65,7 @@ def _settle(run: Run, seconds: float = 10) -> None:
     os.utime(folder(run), ns=(past, past))
 
 
-def test_it_says_what_the_records_say(store: Store, run: Run) -> None:
+def test_it_says_what_the_records_say(store, run):
     newest, best, runs, highest, tagged, (files,), problems = _says(store)
     assert [step for _, step, _ in newest] == [3, 2, 1]
     assert best == [2]
@@ -104,7 +102,7 @@ HARM: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.guarantee("G17")
 @pytest.mark.parametrize("how", HARM)
-def test_what_becomes_of_it_does_not_matter(store: Store, run: Run, how: str) -> None:
+def test_what_becomes_of_it_does_not_matter(store, run, how):
     expected = _says(store)
     path = _file(store)
     store.index.close()
@@ -117,7 +115,7 @@ def test_what_becomes_of_it_does_not_matter(store: Store, run: Run, how: str) ->
     assert store.run("a").load()["step"] == 3
 
 
-def test_it_is_deleted_while_it_is_open(store: Store, run: Run) -> None:
+def test_it_is_deleted_while_it_is_open(store, run):
     expected = _says(store)
     shutil.rmtree(_file(store).parent)
     assert _says(store) == expected
@@ -126,9 +124,7 @@ def test_it_is_deleted_while_it_is_open(store: Store, run: Run) -> None:
     assert _again(store).resolve("latest").step == 4
 
 
-def test_where_it_cannot_be_written_it_lives_in_memory(
-    store: Store, run: Run, seams: Seams
-) -> None:
+def test_where_it_cannot_be_written_it_lives_in_memory(store, run, seams):
     expected = _says(store)
     seams.backend(cache=None)
     assert _says(_again(store)) == expected
@@ -137,9 +133,7 @@ def test_where_it_cannot_be_written_it_lives_in_memory(
     assert run.load()["step"] == 4
 
 
-def test_a_warm_index_looks_into_no_folder_that_did_not_change(
-    store: Store, run: Run, seams: Seams
-) -> None:
+def test_a_warm_index_looks_into_no_folder_that_did_not_change(store, run, seams):
     seams.bound("settled folder", -1)  # the clock of the disk has gone on
     expected = _says(store)
     refuse = lambda *_, **__: pytest.fail("it looked into a folder")  # noqa: E731
@@ -148,7 +142,7 @@ def test_a_warm_index_looks_into_no_folder_that_did_not_change(
     assert _says(_again(store)) == expected
 
 
-def test_what_another_process_does_is_seen(store: Store, run: Run) -> None:
+def test_what_another_process_does_is_seen(store, run):
     _says(store)
     other = _again(store)
     other.run("b").save(1, {"who": "b"})
@@ -166,9 +160,7 @@ def test_what_another_process_does_is_seen(store: Store, run: Run) -> None:
     assert list(store.index.newest()) == []
 
 
-def test_a_change_within_the_same_tick_of_the_clock_is_not_overlooked(
-    store: Store, run: Run
-) -> None:
+def test_a_change_within_the_same_tick_of_the_clock_is_not_overlooked(store, run):
     """The folder's time stays what it was when the index last looked: a coarse clock does that."""
     _says(store)
     for step in (4, 5):
@@ -182,7 +174,7 @@ def test_a_change_within_the_same_tick_of_the_clock_is_not_overlooked(
     assert store.resolve("latest").step == 4
 
 
-def test_a_clock_that_was_set_back_hides_nothing(store: Store, run: Run) -> None:
+def test_a_clock_that_was_set_back_hides_nothing(store, run):
     _says(store)
     _settle(run, -3600)
     _says(store)
@@ -192,7 +184,7 @@ def test_a_clock_that_was_set_back_hides_nothing(store: Store, run: Run) -> None
     assert store.resolve("latest").step == 4
 
 
-def test_a_record_that_was_replaced_is_read_again(store: Store, run: Run) -> None:
+def test_a_record_that_was_replaced_is_read_again(store, run):
     other = _again(store)
     other.index.refresh()
     for count in range(1, 4):
@@ -201,7 +193,7 @@ def test_a_record_that_was_replaced_is_read_again(store: Store, run: Run) -> Non
         assert other.resolve("latest").sequence == 3 + count
 
 
-def test_a_record_that_was_replaced_twice_is_read_again(store: Store, run: Run) -> None:
+def test_a_record_that_was_replaced_twice_is_read_again(store, run):
     """The second may get the inode of the first, and this index saw nothing in between."""
     with Seams.until_end() as seams:
         seams.backend(cache=None)
@@ -218,7 +210,7 @@ def test_a_record_that_was_replaced_twice_is_read_again(store: Store, run: Run) 
     assert other.resolve("a@2").state()["count"] == count
 
 
-def test_a_damaged_record_is_known_as_such_until_it_is_mended(store: Store, run: Run) -> None:
+def test_a_damaged_record_is_known_as_such_until_it_is_mended(store, run):
     path = record_path(run, 3)
     good = path.read_bytes()
     overwrite(path, b"garbage")
@@ -232,7 +224,7 @@ def test_a_damaged_record_is_known_as_such_until_it_is_mended(store: Store, run:
     assert store.resolve("latest").step == 3
 
 
-def test_foreign_files_and_folders_are_no_part_of_it(store: Store, run: Run) -> None:
+def test_foreign_files_and_folders_are_no_part_of_it(store, run):
     expected = _says(store)
     (folder(run) / "notes.txt").write_text("x")
     (folder(run) / f"{run.hash}_step_000009.json.bak").write_text("x")
@@ -243,7 +235,7 @@ def test_foreign_files_and_folders_are_no_part_of_it(store: Store, run: Run) -> 
     assert _says(store) == expected
 
 
-def test_a_long_head_is_read_whole(store: Store) -> None:
+def test_a_long_head_is_read_whole(store):
     run = store.run("long")
     metrics = {f"metric {i}": float(i) for i in range(2000)}
     run.save(1, {}, metrics=metrics)
@@ -251,7 +243,7 @@ def test_a_long_head_is_read_whole(store: Store) -> None:
     assert _again(store).resolve("long").metrics == metrics
 
 
-def test_many_checkpoints_are_listed_page_by_page(store: Store) -> None:
+def test_many_checkpoints_are_listed_page_by_page(store):
     run = store.run("many")
     for step in range(60):
         run.save(step, {})
@@ -267,9 +259,7 @@ def _ask_with(store: Store, answers: Any) -> None:
     answers.put(store.resolve("latest").step)
 
 
-def test_another_process_that_ends_leaves_it_to_those_who_have_it_open(
-    store: Store, run: Run
-) -> None:
+def test_another_process_that_ends_leaves_it_to_those_who_have_it_open(store, run):
     """Whoever closes a database last deletes its log, and must not take itself for the last."""
     both = [store, _again(store)]  # the second must not take away the locks of the first
     expected = [_says(each) for each in both]
@@ -282,7 +272,7 @@ def test_another_process_that_ends_leaves_it_to_those_who_have_it_open(
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_a_forked_child_asks_with_the_same_store(store: Store, run: Run) -> None:
+def test_a_forked_child_asks_with_the_same_store(store, run):
     assert store.resolve("latest").step == 3
     context = multiprocessing.get_context("fork")
     answers = context.Queue()
@@ -296,7 +286,7 @@ def test_a_forked_child_asks_with_the_same_store(store: Store, run: Run) -> None
     assert store.resolve("latest").step == 10
 
 
-def test_threads_share_an_index(store: Store, run: Run) -> None:
+def test_threads_share_an_index(store, run):
     def work(number: int) -> None:
         mine = store.run(f"thread {number}")
         for step in range(5):
@@ -310,9 +300,7 @@ def test_threads_share_an_index(store: Store, run: Run) -> None:
     assert sequences == sorted(sequences, reverse=True)
 
 
-def test_a_file_that_is_given_up_goes_after_its_shared_memory(
-    store: Store, run: Run, seams: Seams
-) -> None:
+def test_a_file_that_is_given_up_goes_after_its_shared_memory(store, run, seams):
     # Beside a new file, SQLite would cut it under those who have it for the old one: SIGBUS.
     store.index.refresh()
     removed: list[str] = []
@@ -328,7 +316,7 @@ def test_a_file_that_is_given_up_goes_after_its_shared_memory(
 
 
 @pytest.mark.guarantee("G7")
-def test_a_clock_that_is_ahead_of_the_disks_hides_no_change(tmp_path: Path, seams: Seams) -> None:
+def test_a_clock_that_is_ahead_of_the_disks_hides_no_change(tmp_path, seams):
     """Two changes within a tick of the disk's clock leave one version of the folder."""
     store, other = Store(tmp_path), Store(tmp_path)
     run = store.run("a")

@@ -1,7 +1,5 @@
 """The manifest tells of all runs, is always whole, and nobody who saves waits for it."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil
@@ -57,7 +55,7 @@ class Gate:
         seams.backend(replace=wait)
 
 
-def test_it_has_the_keys_of_layout_v3(store: Store) -> None:
+def test_it_has_the_keys_of_layout_v3(store):
     with store.run("gpt", hp={"lr": 0.1}) as run:
         run.save(1, {"a": 1})
     found = read(store)
@@ -68,7 +66,7 @@ def test_it_has_the_keys_of_layout_v3(store: Store) -> None:
     assert entry["hp_hash"] + entry["model_hash"] + entry["data_hash"] == run.hash
 
 
-def test_a_save_returns_while_it_is_being_written(store: Store, seams: Seams) -> None:
+def test_a_save_returns_while_it_is_being_written(store, seams):
     run = store.run("a")
     gate = Gate(seams)
     seams.bound("interval of manifests", 0.0)
@@ -82,7 +80,7 @@ def test_a_save_returns_while_it_is_being_written(store: Store, seams: Seams) ->
     assert latest(store) == run.hash
 
 
-def test_a_save_returns_while_the_index_of_the_writer_is_slow(store: Store, seams: Seams) -> None:
+def test_a_save_returns_while_the_index_of_the_writer_is_slow(store, seams):
     run = store.run("a")
     released, saver = threading.Event(), threading.get_ident()
 
@@ -101,7 +99,7 @@ def test_a_save_returns_while_the_index_of_the_writer_is_slow(store: Store, seam
     assert latest(store) == run.hash
 
 
-def test_it_is_written_once_a_minute_at_most_and_at_the_end(store: Store, seams: Seams) -> None:
+def test_it_is_written_once_a_minute_at_most_and_at_the_end(store, seams):
     gate = Gate(seams, is_open=True)
     run = store.run("a")
     for step in range(5):
@@ -117,7 +115,7 @@ def test_it_is_written_once_a_minute_at_most_and_at_the_end(store: Store, seams:
     assert run.load() == {}
 
 
-def test_a_run_that_saved_nothing_does_not_write_it(store: Store, seams: Seams) -> None:
+def test_a_run_that_saved_nothing_does_not_write_it(store, seams):
     run = store.run("a")
     gate = Gate(seams)
     run.close()
@@ -125,7 +123,7 @@ def test_a_run_that_saved_nothing_does_not_write_it(store: Store, seams: Seams) 
     assert gate.count == 0
 
 
-def test_a_failure_is_nobodys_loss_and_it_is_tried_again(store: Store) -> None:
+def test_a_failure_is_nobodys_loss_and_it_is_tried_again(store):
     run = store.run("a")
     tried = threading.Event()
 
@@ -145,7 +143,7 @@ def test_a_failure_is_nobodys_loss_and_it_is_tried_again(store: Store) -> None:
     assert latest(store) == run.hash
 
 
-def test_a_store_that_is_gone_does_not_come_back(tmp_path: Path) -> None:
+def test_a_store_that_is_gone_does_not_come_back(tmp_path):
     store = Store(tmp_path / "store")
     run = store.run("a")
     run.save(1, {})
@@ -162,12 +160,12 @@ run.save(1, {"a": 1})
 """
 
 
-def test_a_program_that_ends_has_it_written(tmp_path: Path) -> None:
+def test_a_program_that_ends_has_it_written(tmp_path):
     subprocess.run([sys.executable, "-c", PROGRAM, str(tmp_path)], check=True, timeout=300)
     assert latest(Store(tmp_path)) == Store(tmp_path).run("a").hash
 
 
-def test_a_forked_process_writes_its_own(store: Store, seams: Seams) -> None:
+def test_a_forked_process_writes_its_own(store, seams):
     run = store.run("a")
     gate = Gate(seams)
     seams.bound("interval of manifests", 0.0)
@@ -189,9 +187,7 @@ def test_a_forked_process_writes_its_own(store: Store, seams: Seams) -> None:
     run.close()
 
 
-def test_whenever_it_is_looked_at_it_is_the_old_one_or_the_new_one(
-    store: Store, seams: Seams
-) -> None:
+def test_whenever_it_is_looked_at_it_is_the_old_one_or_the_new_one(store, seams):
     run = store.run("a")
     store.write_manifest()
     path = Path(store.url) / "manifest.yaml"
@@ -235,7 +231,7 @@ def add_as_weightslab(store: Store, run: str = ADDED, **entry: Any) -> dict[str,
     return added
 
 
-def test_an_experiment_that_another_program_added_is_kept(store: Store) -> None:
+def test_an_experiment_that_another_program_added_is_kept(store):
     """The rule of the project: nothing is deleted that Standfast did not create."""
     with store.run("a") as run:
         run.save(1, {"a": 1})
@@ -254,7 +250,7 @@ def test_an_experiment_that_another_program_added_is_kept(store: Store) -> None:
     assert {each.name for each in store.runs()} == {"a", "b"}
 
 
-def test_a_run_that_was_removed_is_not_taken_for_an_added_experiment(store: Store) -> None:
+def test_a_run_that_was_removed_is_not_taken_for_an_added_experiment(store):
     for name in "ab":
         with store.run(name) as run:
             run.save(1, {"a": name})
@@ -280,9 +276,7 @@ def test_a_run_that_was_removed_is_not_taken_for_an_added_experiment(store: Stor
     ],
     ids=["torn", "list", "no entries", "alias", "tag", "binary", "large", "ours and torn"],
 )
-def test_a_manifest_of_another_program_that_cannot_be_read_is_kept_beside_ours(
-    store: Store, text: bytes
-) -> None:
+def test_a_manifest_of_another_program_that_cannot_be_read_is_kept_beside_ours(store, text):
     path = Path(store.url) / "manifest.yaml"
     with store.run("a") as run:
         run.save(1, {"a": 1})
@@ -295,7 +289,7 @@ def test_a_manifest_of_another_program_that_cannot_be_read_is_kept_beside_ours(
     assert path.with_name("manifest.weightslab.yaml").read_bytes() == text
 
 
-def test_a_manifest_that_the_disk_cannot_read_now_keeps_its_name(store: Store) -> None:
+def test_a_manifest_that_the_disk_cannot_read_now_keeps_its_name(store):
     with store.run("a") as run:
         run.save(1, {"a": 1})
     store.write_manifest()
@@ -321,7 +315,7 @@ def test_a_manifest_that_the_disk_cannot_read_now_keeps_its_name(store: Store) -
 @pytest.mark.parametrize(
     "entry", [None, 5, [], {}, {"created": 1}, {"created": None, "a": {"\0": "\u00e9"}}], ids=repr
 )
-def test_an_added_experiment_of_any_form_is_kept(store: Store, entry: Any) -> None:
+def test_an_added_experiment_of_any_form_is_kept(store, entry):
     with store.run("a") as run:
         run.save(1, {"a": 1})
     path = Path(store.url) / "manifest.yaml"
@@ -346,9 +340,7 @@ def everything_in(root: Path) -> dict[str, tuple[int, bytes]]:
     }
 
 
-def test_nothing_is_written_into_a_root_of_weightslab(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_written_into_a_root_of_weightslab(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     before = everything_in(WEIGHTSLAB)
     store = Store(WEIGHTSLAB)

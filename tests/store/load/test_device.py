@@ -1,7 +1,5 @@
 """A checkpoint comes to a device: made there, or into tensors that lie there, verified and once."""
 
-from __future__ import annotations
-
 import errno
 import os
 from pathlib import Path
@@ -21,7 +19,6 @@ from standfast.tensors import TensorSpec
 from standfast.torch import devices, dtypes
 from tests.kit.device_memory import Made
 from tests.kit.devices import LateDevice, put_tensors_on
-from tests.kit.seams import Seams
 from tests.kit.stores import MIB, chunks, data_path, flip, random_bytes, same
 
 
@@ -65,7 +62,7 @@ def _arrived(device: LateDevice) -> int:
     return sum(piece.data.size for piece in device.incoming)
 
 
-def test_a_state_comes_to_the_device_as_it_was(run: Run, device: LateDevice) -> None:
+def test_a_state_comes_to_the_device_as_it_was(run, device):
     state = _state()
     run.save(1, state)
     assert same(run.load(device="cpu"), state)
@@ -84,7 +81,7 @@ def test_a_state_comes_to_the_device_as_it_was(run: Run, device: LateDevice) -> 
     assert parameter.data_ptr() == weight.data_ptr()
 
 
-def test_arrays_stay_on_the_host(run: Run, device: LateDevice) -> None:
+def test_arrays_stay_on_the_host(run, device):
     x = np.arange(6.0)
     run.save(1, {"array": x, "tensor": torch.from_numpy(x), "part": x[2:]})
     loaded = run.load(device="late")
@@ -94,7 +91,7 @@ def test_arrays_stay_on_the_host(run: Run, device: LateDevice) -> None:
     assert _arrived(device) == x.nbytes, "only the tensor went to the device"
 
 
-def test_an_unknown_device_or_one_beside_a_tree_is_refused(run: Run, device: LateDevice) -> None:
+def test_an_unknown_device_or_one_beside_a_tree_is_refused(run, device):
     run.save(1, {"w": torch.arange(4.0)})
     with pytest.raises(errors.BadOption, match="late:0"):
         run.load(device="cuda:7")
@@ -103,7 +100,7 @@ def test_an_unknown_device_or_one_beside_a_tree_is_refused(run: Run, device: Lat
 
 
 @pytest.mark.parametrize("cast", [None, "bfloat16", torch.bfloat16])
-def test_views_come_back_within_what_they_shared(run: Run, device: LateDevice, cast: Any) -> None:
+def test_views_come_back_within_what_they_shared(run, device, cast):
     x, overlapping = torch.arange(24.0).reshape(4, 6), torch.arange(10.0)
     state = {"x": x, "columns": x.T, "row": x[2], "every": x[1:3, ::2]}
     state |= {"first": overlapping[:7], "last": overlapping[3:]}
@@ -118,7 +115,7 @@ def test_views_come_back_within_what_they_shared(run: Run, device: LateDevice, c
     assert loaded["last"][1] == 200
 
 
-def test_one_memory_of_several_dtypes_is_tied_or_cast_apart(run: Run, device: LateDevice) -> None:
+def test_one_memory_of_several_dtypes_is_tied_or_cast_apart(run, device):
     x = torch.arange(6.0)
     run.save(1, {"x": x, "bits": x.view(torch.int32), "tail": x[2:]})
     loaded = run.load(device="late")
@@ -132,7 +129,7 @@ def test_one_memory_of_several_dtypes_is_tied_or_cast_apart(run: Run, device: La
 
 
 @pytest.mark.parametrize("cast", [None, "float64"])
-def test_a_tensor_at_an_odd_byte_is_apart(run: Run, device: LateDevice, cast: str | None) -> None:
+def test_a_tensor_at_an_odd_byte_is_apart(run, device, cast):
     memory = random_bytes(41)
     odd = torch.from_numpy(memory[1:].view(np.int32))
     run.save(1, {"memory": memory, "odd": odd, "whole": torch.from_numpy(memory)})
@@ -143,7 +140,7 @@ def test_a_tensor_at_an_odd_byte_is_apart(run: Run, device: LateDevice, cast: st
 
 
 @pytest.mark.parametrize("name", ["late", None])
-def test_a_cast_changes_usual_floats_alone(run: Run, device: LateDevice, name: str | None) -> None:
+def test_a_cast_changes_usual_floats_alone(run, device, name):
     state = {
         "double": torch.linspace(-3, 3, 7, dtype=torch.float64),
         "single": torch.nn.Parameter(torch.linspace(-3, 3, 7)),
@@ -165,7 +162,7 @@ def test_a_cast_changes_usual_floats_alone(run: Run, device: LateDevice, name: s
     assert same(loaded["array"], state["array"].astype(ml_dtypes.bfloat16))
 
 
-def test_ties_outlast_a_cast_on_the_host(run: Run) -> None:
+def test_ties_outlast_a_cast_on_the_host(run):
     x = np.arange(8.0)
     weight = torch.arange(12.0).reshape(3, 4)
     run.save(1, {"x": x, "tail": x[5:], "weight": weight, "turned": weight.T})
@@ -178,13 +175,13 @@ def test_ties_outlast_a_cast_on_the_host(run: Run) -> None:
     assert loaded["weight"].data_ptr() % 64 == 0
 
 
-def test_a_cast_to_what_is_no_everyday_float_is_refused(run: Run) -> None:
+def test_a_cast_to_what_is_no_everyday_float_is_refused(run):
     run.save(1, {"x": np.arange(3.0)})
     with pytest.raises(errors.BadOption, match="int8"):
         run.load(cast="int8")
 
 
-def test_extents_in_several_files_come_together(run: Run, device: LateDevice) -> None:
+def test_extents_in_several_files_come_together(run, device):
     size = CHUNK // 4
     first = torch.arange(3 * size, dtype=torch.float32)
     run.save(1, {"x": first})
@@ -198,7 +195,7 @@ def test_extents_in_several_files_come_together(run: Run, device: LateDevice) ->
     assert same(run.load(2, device="late", cast="bfloat16")["x"], second.bfloat16())
 
 
-def test_what_is_tied_and_wanted_in_two_places_comes_to_both(run: Run, device: LateDevice) -> None:
+def test_what_is_tied_and_wanted_in_two_places_comes_to_both(run, device):
     x = torch.arange(6.0)
     run.save(1, {"here": x, "there": x})
     loaded = run.checkpoint(1).state_with(
@@ -211,7 +208,7 @@ def test_what_is_tied_and_wanted_in_two_places_comes_to_both(run: Run, device: L
     assert device.incoming[0].target.data_ptr() == loaded["there"].data_ptr()
 
 
-def test_each_byte_is_read_once(run: Run, device: LateDevice, seams: Seams) -> None:
+def test_each_byte_is_read_once(run, device, seams):
     x = _random(3 * MIB)
     run.save(1, {"x": x, "tied": x, "y": _random(MIB, 1)})
     sizes = []
@@ -225,7 +222,7 @@ def test_each_byte_is_read_once(run: Run, device: LateDevice, seams: Seams) -> N
     assert 4 * MIB <= sum(sizes) < 4 * MIB + 16384
 
 
-def test_only_the_files_of_a_part_are_opened(run: Run, device: LateDevice) -> None:
+def test_only_the_files_of_a_part_are_opened(run, device):
     model = {"w": _random(MIB), "b": torch.arange(3)}
     run.save(1, {"model": model, "optimizer": {"m": _random(MIB, 1)}})
     flip(data_path(run, 1, "optimizer"))
@@ -239,7 +236,7 @@ def test_only_the_files_of_a_part_are_opened(run: Run, device: LateDevice) -> No
         run.load(1, part="optimizer")
 
 
-def test_a_part_may_be_a_plain_value_and_must_be_there(run: Run) -> None:
+def test_a_part_may_be_a_plain_value_and_must_be_there(run):
     run.save(1, _state())
     assert run.load(part="step") == run.checkpoint(1).state(part="step") == 7
     with pytest.raises(errors.StateMismatch, match=r"'modle'.*'model', 'optimizer'"):
@@ -249,7 +246,7 @@ def test_a_part_may_be_a_plain_value_and_must_be_there(run: Run) -> None:
         run.load(part="model")
 
 
-def test_latest_falls_back_with_all_options(run: Run, device: LateDevice) -> None:
+def test_latest_falls_back_with_all_options(run, device):
     run.save(1, {"model": {"w": torch.full((100_000,), 1.5)}, "n": 1})
     run.save(2, {"model": {"w": torch.full((100_000,), 2.5)}, "n": 2})
     flip(data_path(run, 2))
@@ -260,9 +257,7 @@ def test_latest_falls_back_with_all_options(run: Run, device: LateDevice) -> Non
         run.load(2, device="late")
 
 
-def test_tensors_on_the_device_are_filled(
-    run: Run, device: LateDevice, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tensors_on_the_device_are_filled(run, device, monkeypatch):
     saved, model = _model(), _model()
     with torch.no_grad():
         for parameter in model.parameters():
@@ -281,7 +276,7 @@ def test_tensors_on_the_device_are_filled(
     assert _arrived(device) == sum(value.nbytes for value in of_device)
 
 
-def test_parameters_are_filled_without_a_trace(run: Run, device: LateDevice) -> None:
+def test_parameters_are_filled_without_a_trace(run, device):
     x = torch.arange(6.0).reshape(2, 3)
     run.save(1, {"w": x, "turned": x.clone()})
     parameter = torch.nn.Parameter(torch.zeros(2, 3))
@@ -295,8 +290,8 @@ def test_parameters_are_filled_without_a_trace(run: Run, device: LateDevice) -> 
 
 
 def test_targets_of_any_strides_go_through_temporary_tensors_one_after_the_other(
-    run: Run, device: LateDevice, monkeypatch: pytest.MonkeyPatch, seams: Seams
-) -> None:
+    run, device, monkeypatch, seams
+):
     x = torch.randn(6, 4, 3, 5)
     run.save(1, {"a": x, "b": x + 1, "c": x[..., 0].clone()})
     base = torch.zeros(6, 4, 6)
@@ -314,9 +309,7 @@ def test_targets_of_any_strides_go_through_temporary_tensors_one_after_the_other
     assert max(made.before_each) <= 1, "one at a time, and the one that the thread keeps"
 
 
-def test_targets_tied_as_they_were_saved_are_filled_once(
-    run: Run, device: LateDevice, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_targets_tied_as_they_were_saved_are_filled_once(run, device, monkeypatch):
     x = torch.arange(24.0).reshape(4, 6)
     run.save(1, {"row": x[1], "x": x, "again": x, "turned": x.T})
     y = torch.zeros(4, 6)
@@ -330,7 +323,7 @@ def test_targets_tied_as_they_were_saved_are_filled_once(
     assert not made.specs
 
 
-def test_targets_that_are_apart_each_get_what_was_tied(run: Run, device: LateDevice) -> None:
+def test_targets_that_are_apart_each_get_what_was_tied(run, device):
     x = torch.arange(24.0).reshape(4, 6)
     flat = torch.arange(10.0)
     run.save(1, {"x": x, "again": x, "turned": x.T, "first": flat[:7], "last": flat[3:]})
@@ -342,9 +335,7 @@ def test_targets_that_are_apart_each_get_what_was_tied(run: Run, device: LateDev
 
 
 @pytest.mark.parametrize("late", [True, False])
-def test_of_tied_targets_the_last_counts(
-    run: Run, monkeypatch: pytest.MonkeyPatch, late: bool
-) -> None:
+def test_of_tied_targets_the_last_counts(run, monkeypatch, late):
     if late:
         put_tensors_on(LateDevice(), monkeypatch)
     run.save(1, {"a": torch.full((4,), 1.0), "b": torch.full((4,), 2.0), "c": torch.ones(3) * 3})
@@ -355,7 +346,7 @@ def test_of_tied_targets_the_last_counts(
     assert y.tolist() == [3, 1, 1, 1, 1, 2]
 
 
-def test_a_target_takes_an_array_of_any_strides(run: Run, device: LateDevice) -> None:
+def test_a_target_takes_an_array_of_any_strides(run, device):
     x = np.arange(12.0)
     run.save(1, {"back": x[::-1]})
     for dtype, cast in ((torch.float64, None), (torch.float32, "float32")):
@@ -365,7 +356,7 @@ def test_a_target_takes_an_array_of_any_strides(run: Run, device: LateDevice) ->
 
 
 @pytest.mark.parametrize("late", [True, False])
-def test_targets_have_the_cast_dtype(run: Run, monkeypatch: pytest.MonkeyPatch, late: bool) -> None:
+def test_targets_have_the_cast_dtype(run, monkeypatch, late):
     if late:
         put_tensors_on(LateDevice(), monkeypatch)
     x = torch.linspace(-1, 1, 24).reshape(4, 6)
@@ -392,7 +383,7 @@ def _damaged(run: Run, step: int = 1) -> dict[str, Any]:
     return {**into, "n": 0, "host": np.zeros(3)}
 
 
-def test_damage_midway_is_told_and_no_damaged_chunk_arrives(run: Run, device: LateDevice) -> None:
+def test_damage_midway_is_told_and_no_damaged_chunk_arrives(run, device):
     tree = _damaged(run)
     with pytest.raises(errors.DigestMismatch, match="late:0") as caught:
         run.load(1, into=tree)
@@ -403,7 +394,7 @@ def test_damage_midway_is_told_and_no_damaged_chunk_arrives(run: Run, device: La
     assert tree["n"] == 0
 
 
-def test_without_strict_everything_is_verified_first(run: Run, device: LateDevice) -> None:
+def test_without_strict_everything_is_verified_first(run, device):
     tree = _damaged(run)
     with pytest.raises(errors.DigestMismatch):
         run.load(1, into=tree, strict=False)
@@ -411,7 +402,7 @@ def test_without_strict_everything_is_verified_first(run: Run, device: LateDevic
     assert not tree["x"]["w"].any()
 
 
-def test_damage_on_the_host_leaves_the_device_as_it_was(run: Run, device: LateDevice) -> None:
+def test_damage_on_the_host_leaves_the_device_as_it_was(run, device):
     run.save(1, {"x": torch.ones(9), "host": {"a": random_bytes(MIB)}})
     flip(data_path(run, 1, "host"))
     tree = {"x": torch.zeros(9), "host": {"a": random_bytes(MIB)}}
@@ -422,7 +413,7 @@ def test_damage_on_the_host_leaves_the_device_as_it_was(run: Run, device: LateDe
 
 
 @pytest.mark.parametrize("made", [True, False])
-def test_a_copy_that_fails_is_raised_as_it_is(run: Run, device: LateDevice, made: bool) -> None:
+def test_a_copy_that_fails_is_raised_as_it_is(run, device, made):
     run.save(1, {"x": _chunks(1, 2, 3)})
     run.save(2, {"x": _chunks(4, 5, 6)})
     device.fails_after = 1
@@ -431,7 +422,7 @@ def test_a_copy_that_fails_is_raised_as_it_is(run: Run, device: LateDevice, made
         run.load(device="late") if made else run.load(into=tree)
 
 
-def test_a_store_in_memory_loads_to_the_device(device: LateDevice) -> None:
+def test_a_store_in_memory_loads_to_the_device(device):
     state = _state()
     run = standfast.Store(MemoryBackend()).run("experiment")
     run.save(1, state)
@@ -439,7 +430,7 @@ def test_a_store_in_memory_loads_to_the_device(device: LateDevice) -> None:
     assert device.incoming
 
 
-def test_a_fallback_that_does_not_fit_tells_what_was_filled(run: Run, device: LateDevice) -> None:
+def test_a_fallback_that_does_not_fit_tells_what_was_filled(run, device):
     run.save(1, {"other": _chunks(9)})
     tree = _damaged(run, 2)
     with pytest.raises(errors.StateMismatch, match="late:0"):
@@ -447,9 +438,7 @@ def test_a_fallback_that_does_not_fit_tells_what_was_filled(run: Run, device: La
     assert torch.equal(tree["x"]["w"], _chunks(1, 2)), "it came before the damage was found"
 
 
-def test_a_disk_that_fails_tells_what_was_filled(
-    run: Run, device: LateDevice, seams: Seams
-) -> None:
+def test_a_disk_that_fails_tells_what_was_filled(run, device, seams):
     run.save(1, {"x": {"w": _chunks(1)}, "y": {"w": _chunks(2)}})
     path = str(data_path(run, 1, "y"))
 
@@ -465,7 +454,7 @@ def test_a_disk_that_fails_tells_what_was_filled(
 
 
 @pytest.mark.parametrize("shape", [(1,), (1, 1), (0,)])
-def test_a_tensor_of_one_element_or_none_may_have_any_stride(shape: tuple[int, ...]) -> None:
+def test_a_tensor_of_one_element_or_none_may_have_any_stride(shape):
     tensor = torch.full((12,), 5.0).as_strided(shape, [7] * len(shape), 3)
     spec = TensorSpec("float32", shape)
     data = torch.full(shape, 2.5).reshape(-1).view(torch.uint8)

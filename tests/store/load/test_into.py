@@ -1,7 +1,5 @@
 """A load into a given tree fills it in place, all of it or nothing, and says what did not fit."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys
@@ -27,7 +25,7 @@ def _model() -> torch.nn.Module:
     return torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(8))
 
 
-def test_parameters_are_filled_where_they_lie(run: Run) -> None:
+def test_parameters_are_filled_where_they_lie(run):
     saved, model = _model(), _model()
     run.save(1, {"model": saved.state_dict(), "w": torch.arange(6.0).reshape(2, 3)})
     before = {name: tensor.data_ptr() for name, tensor in model.state_dict().items()}
@@ -41,7 +39,7 @@ def test_parameters_are_filled_where_they_lie(run: Run) -> None:
 
 
 @pytest.mark.parametrize("kind", ["numpy", "torch"])
-def test_targets_of_any_strides_are_filled(run: Run, kind: str) -> None:
+def test_targets_of_any_strides_are_filled(run, kind):
     x = np.arange(12.0).reshape(3, 4)
     run.save(1, {"a": x, "b": x, "c": x})
     base = {name: np.zeros((5, 8)) for name in "abc"}
@@ -57,7 +55,7 @@ def test_targets_of_any_strides_are_filled(run: Run, kind: str) -> None:
     assert backwards.tolist() == swapped.tolist() == x.tolist()
 
 
-def test_plain_values_are_replaced_in_the_same_containers(run: Run) -> None:
+def test_plain_values_are_replaced_in_the_same_containers(run):
     run.save(1, {"step": 7, "list": [1, {"x": "new"}], "pair": (2, np.ones(2)), "gone": None})
     inner: dict[str, Any] = {"x": "old"}
     array = np.zeros(2)
@@ -113,7 +111,7 @@ for step in (1, 2):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_filling_makes_no_second_copy_of_the_state(tmp_path: Path) -> None:
+def test_filling_makes_no_second_copy_of_the_state(tmp_path):
     program = [sys.executable, "-c", PROGRAM, str(tmp_path)]
     done = subprocess.run(program, check=True, capture_output=True, text=True)
     assert max(map(int, done.stdout.split())) <= 48 << 10, "KiB, for a state of 192 MiB"
@@ -139,7 +137,7 @@ A, C = np.zeros(3), np.zeros(4, np.int32)
         ({"x": A}, ["missing .*: x", "unexpected .*: a"]),
     ],
 )
-def test_a_tree_that_differs_stays_untouched(run: Run, given: Any, expected: list[str]) -> None:
+def test_a_tree_that_differs_stays_untouched(run, given, expected):
     run.save(1, STATE)
     before = _copy(given)
     with pytest.raises(errors.StateMismatch) as caught:
@@ -156,7 +154,7 @@ def _copy(tree: Any) -> Any:
 
 
 @pytest.mark.parametrize("damaged", ["a", "z"])
-def test_damaged_data_fills_nothing(run: Run, damaged: str) -> None:
+def test_damaged_data_fills_nothing(run, damaged):
     state = {"a": {"w": random_bytes(2 << 20, 1)}, "z": {"w": random_bytes(2 << 20, 2)}}
     run.save(1, state)
     flip(data_path(run, 1, damaged))
@@ -167,7 +165,7 @@ def test_damaged_data_fills_nothing(run: Run, damaged: str) -> None:
     assert not any(part["w"].any() for part in given.values())
 
 
-def test_verify_false_fills_what_is_there(run: Run) -> None:
+def test_verify_false_fills_what_is_there(run):
     run.save(1, {"w": random_bytes(1000)})
     flip(data_path(run, 1))
     w = np.zeros(1000, np.uint8)
@@ -175,7 +173,7 @@ def test_verify_false_fills_what_is_there(run: Run) -> None:
     assert w[-1] == random_bytes(1000)[-1] ^ 1
 
 
-def test_a_tensor_that_cannot_be_written_to_leaves_the_others_as_they_were(run: Run) -> None:
+def test_a_tensor_that_cannot_be_written_to_leaves_the_others_as_they_were(run):
     run.save(1, {"a": np.ones(3), "b": np.ones(3)})
     a, b = np.zeros(3), np.zeros(3)
     b.flags.writeable = False
@@ -184,7 +182,7 @@ def test_a_tensor_that_cannot_be_written_to_leaves_the_others_as_they_were(run: 
     assert not a.any()
 
 
-def test_elements_that_share_memory_are_refused_before_anything_is_filled(run: Run) -> None:
+def test_elements_that_share_memory_are_refused_before_anything_is_filled(run):
     run.save(1, {"a": torch.ones(3), "b": torch.arange(6.0).reshape(3, 2)})
     a, b = torch.zeros(3), torch.zeros(1, 2).expand(3, 2)
     with pytest.raises(errors.StateMismatch, match="b: "):
@@ -195,7 +193,7 @@ def test_elements_that_share_memory_are_refused_before_anything_is_filled(run: R
     assert not b.any()
 
 
-def test_latest_falls_back_when_it_cannot_be_filled_with(run: Run) -> None:
+def test_latest_falls_back_when_it_cannot_be_filled_with(run):
     run.save(1, {"w": random_bytes(1000, 1)})
     run.save(2, {"w": random_bytes(1000, 2)})
     flip(data_path(run, 2))
@@ -207,7 +205,7 @@ def test_latest_falls_back_when_it_cannot_be_filled_with(run: Run) -> None:
         run.load(2, into={"w": w})
 
 
-def test_partial_loads_fill_what_fits_and_report_the_rest(run: Run) -> None:
+def test_partial_loads_fill_what_fits_and_report_the_rest(run):
     run.save(1, {"a": np.ones(3), "b": np.ones(2), "old": np.ones(1), "n": 5})
     given = {"a": np.zeros(3), "b": np.zeros(3), "new": np.zeros(1), "n": 0}
     filled, report = run.load(1, into=given, strict=False)
@@ -222,7 +220,7 @@ def test_partial_loads_fill_what_fits_and_report_the_rest(run: Run) -> None:
     assert same(given, {"a": np.ones(3), "b": np.zeros(3), "new": np.zeros(1), "n": 5})
 
 
-def test_a_partial_load_does_not_read_what_it_does_not_need(run: Run) -> None:
+def test_a_partial_load_does_not_read_what_it_does_not_need(run):
     big = 2 << 20
     run.save(1, {"a": {"w": random_bytes(big, 1)}, "b": {"w": random_bytes(big, 2)}})
     data_path(run, 1, "b").unlink()
@@ -232,7 +230,7 @@ def test_a_partial_load_does_not_read_what_it_does_not_need(run: Run) -> None:
     assert report.unexpected == ["b.w"]
 
 
-def test_prefixes_are_renamed_into_a_tree(run: Run) -> None:
+def test_prefixes_are_renamed_into_a_tree(run):
     run.save(1, {"net": {"module": {"w": np.ones(2), "b": np.zeros(1)}, "modules": np.ones(1)}})
     given = {"net": {"w": np.zeros(2), "b": np.ones(1), "modules": np.zeros(1)}}
     filled, report = run.load(1, into=given, rename={"net.module": "net"})
@@ -242,7 +240,7 @@ def test_prefixes_are_renamed_into_a_tree(run: Run) -> None:
     assert same(given, {"net": {"w": np.ones(2), "b": np.zeros(1), "modules": np.ones(1)}})
 
 
-def test_the_longest_name_counts_and_two_may_be_swapped(run: Run) -> None:
+def test_the_longest_name_counts_and_two_may_be_swapped(run):
     run.save(1, {"a": {"x": np.full(1, 1.0), "y": np.full(1, 2.0)}, "b": np.full(1, 3.0)})
     given = {"b": {"y": np.zeros(1)}, "z": np.zeros(1), "a": np.zeros(1)}
     _, report = run.load(1, into=given, rename={"a": "b", "a.x": "z", "b": "a"})
@@ -250,7 +248,7 @@ def test_the_longest_name_counts_and_two_may_be_swapped(run: Run) -> None:
     assert same(given, {"b": {"y": np.full(1, 2.0)}, "z": np.full(1, 1.0), "a": np.full(1, 3.0)})
 
 
-def test_a_renamed_load_is_strict_unless_told_otherwise(run: Run) -> None:
+def test_a_renamed_load_is_strict_unless_told_otherwise(run):
     run.save(1, {"old": np.ones(2), "more": np.ones(1)})
     given = {"new": np.zeros(2)}
     with pytest.raises(errors.StateMismatch, match="more"):
@@ -282,9 +280,7 @@ W, B = np.ones(2), np.zeros(1)
     ],
     ids=["not renamed", "prefix", "swapped", "in a list"],
 )
-def test_a_state_is_renamed_without_a_tree(
-    run: Run, state: Any, rename: dict[str, str] | None, expected: Any
-) -> None:
+def test_a_state_is_renamed_without_a_tree(run, state, rename, expected):
     run.save(1, state)
     loaded, report = run.load(1, rename=rename, strict=False)
     assert same(dict(sorted(loaded.items())), dict(sorted(expected.items())))
@@ -292,7 +288,7 @@ def test_a_state_is_renamed_without_a_tree(
 
 
 @pytest.mark.parametrize("into", [None, {"a": np.zeros(1), "b": np.zeros(1)}])
-def test_a_rename_of_nothing_or_onto_another_is_refused(run: Run, into: Any) -> None:
+def test_a_rename_of_nothing_or_onto_another_is_refused(run, into):
     run.save(1, {"a": np.ones(1), "b": np.ones(1)})
     with pytest.raises(errors.StateMismatch, match="'x'"):
         run.load(1, into=into, rename={"x": "y"})
@@ -301,7 +297,7 @@ def test_a_rename_of_nothing_or_onto_another_is_refused(run: Run, into: Any) -> 
     assert into is None or not into["a"].any()
 
 
-def test_a_report_is_readable(run: Run) -> None:
+def test_a_report_is_readable(run):
     run.save(1, {f"x{i}": 0 for i in range(30)})
     _, report = run.load(1, into={"new": 1}, strict=False)
     first, *rest = str(report).splitlines()
@@ -310,7 +306,7 @@ def test_a_report_is_readable(run: Run) -> None:
     assert "10" in rest[-1]
 
 
-def test_leaves_with_one_path_are_told_apart(run: Run) -> None:
+def test_leaves_with_one_path_are_told_apart(run):
     state = {"a.b": np.full(1, 1.0), "a": {"b": np.full(1, 2.0)}, 0: 1, "0": 2}
     run.save(1, state)
     given = {"a.b": np.zeros(1), "a": {"b": np.zeros(1)}, 0: 0, "0": 0}

@@ -1,7 +1,5 @@
 """One checkpoint for all ranks, and what becomes of it when one of them cannot have it."""
 
-from __future__ import annotations
-
 import warnings
 from pathlib import Path
 from typing import Any
@@ -46,7 +44,7 @@ def _load(run: Any, comm: ThreadRanks, ref: int | str = "latest") -> int:
 
 
 @pytest.mark.parametrize("damaged", [0, 1, 2])
-def test_a_damaged_step_is_saved_again_whoever_found_it(damaged: int, tmp_path: Path) -> None:
+def test_a_damaged_step_is_saved_again_whoever_found_it(damaged, tmp_path):
     on_ranks(3, lambda comm: _save(tmp_path, comm, 1, 2))
     flip(data_path(Store(tmp_path).run("heat"), 2, f"rank{damaged}"))
 
@@ -62,7 +60,7 @@ def test_a_damaged_step_is_saved_again_whoever_found_it(damaged: int, tmp_path: 
     run.checkpoint(2).verify()
 
 
-def test_a_step_that_is_damaged_for_one_rank_is_so_for_all(tmp_path: Path) -> None:
+def test_a_step_that_is_damaged_for_one_rank_is_so_for_all(tmp_path):
     on_ranks(3, lambda comm: _save(tmp_path, comm, 1, 2))
     flip(data_path(Store(tmp_path).run("heat"), 2, "rank1"))
     outcomes = attempt_on_ranks(3, lambda comm: _load(Store(tmp_path).run("heat"), comm, 2))
@@ -70,13 +68,13 @@ def test_a_step_that_is_damaged_for_one_rank_is_so_for_all(tmp_path: Path) -> No
     assert len({str(each) for each in outcomes}) == 1
 
 
-def test_a_checkpoint_that_is_not_there_is_missed_by_all(tmp_path: Path) -> None:
+def test_a_checkpoint_that_is_not_there_is_missed_by_all(tmp_path):
     outcomes = attempt_on_ranks(3, lambda comm: _load(Store(tmp_path).run("heat"), comm))
     assert [type(each) for each in outcomes] == [RefNotFound] * 3
 
 
 @pytest.mark.parametrize("who", [0, 1])
-def test_a_rank_that_is_interrupted_keeps_no_other_waiting(who: int, tmp_path: Path) -> None:
+def test_a_rank_that_is_interrupted_keeps_no_other_waiting(who, tmp_path):
     on_ranks(2, lambda comm: _save(tmp_path, comm, 1))
 
     def load(comm: ThreadRanks) -> Any:
@@ -95,7 +93,7 @@ def test_a_rank_that_is_interrupted_keeps_no_other_waiting(who: int, tmp_path: P
     assert outcomes[1 - who] == (RankFailed, 1)
 
 
-def test_ranks_on_a_store_that_is_new_share_its_index(tmp_path: Path) -> None:
+def test_ranks_on_a_store_that_is_new_share_its_index(tmp_path):
     def save(comm: ThreadRanks) -> Path | None:
         store = Store(tmp_path / "new")
         run = store.run("heat")
@@ -108,14 +106,14 @@ def test_ranks_on_a_store_that_is_new_share_its_index(tmp_path: Path) -> None:
     assert on_ranks(3, save) == [database.NAME] * 3
 
 
-def test_a_run_that_is_being_changed_is_busy_for_all_before_they_give_up(tmp_path: Path) -> None:
+def test_a_run_that_is_being_changed_is_busy_for_all_before_they_give_up(tmp_path):
     run = Store(tmp_path).run("heat")
     with change_of(run.store.backend, run.hash):
         outcomes = attempt_on_ranks(2, lambda comm: _save(tmp_path, comm, 1), timeout=4.0)
     assert [type(each) for each in outcomes] == [RunBusy] * 2
 
 
-def test_what_cannot_be_deleted_is_told_to_all_where_warnings_are_errors(tmp_path: Path) -> None:
+def test_what_cannot_be_deleted_is_told_to_all_where_warnings_are_errors(tmp_path):
     on_ranks(2, lambda comm: _save(tmp_path, comm, 1))
     Store(tmp_path).run("heat").retain(KeepBest(1, "loss"))  # which nobody has
 

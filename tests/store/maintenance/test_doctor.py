@@ -1,7 +1,5 @@
 """The doctor makes views again, says what is wrong, and mends what another copy can mend."""
 
-from __future__ import annotations
-
 import errno
 import shutil
 from collections.abc import Callable
@@ -59,7 +57,7 @@ def contents(store: Store) -> dict[str, bytes]:
     }
 
 
-def test_a_sound_store_is_left_as_it_is(store: Store, run: Run) -> None:
+def test_a_sound_store_is_left_as_it_is(store, run):
     run.save(1, {"x": chunks(1, 2), "small": np.ones(3)})
     run.save(2, {"x": chunks(1, 3)})
     run.checkpoint(1).tag("paper")
@@ -72,7 +70,7 @@ def test_a_sound_store_is_left_as_it_is(store: Store, run: Run) -> None:
     assert contents(store) == before
 
 
-def test_views_are_made_again(store: Store, run: Run) -> None:
+def test_views_are_made_again(store, run):
     run.save(1, {"x": np.ones(1)})
     run.checkpoint(1).tag("paper")
     run.close()
@@ -84,7 +82,7 @@ def test_views_are_made_again(store: Store, run: Run) -> None:
     assert store.resolve("paper").step == 1
 
 
-def test_orphans_torn_and_foreign_files_are_listed_and_let_be(store: Store, run: Run) -> None:
+def test_orphans_torn_and_foreign_files_are_listed_and_let_be(store, run):
     run.save(1, {"x": random_bytes(MIB, 1)})
     run.save(2, {"x": random_bytes(MIB, 2)})
     run.close()
@@ -103,7 +101,7 @@ def test_orphans_torn_and_foreign_files_are_listed_and_let_be(store: Store, run:
     assert contents(store) == before
 
 
-def test_damage_without_another_copy_is_named(store: Store, run: Run) -> None:
+def test_damage_without_another_copy_is_named(store, run):
     run.save(1, {"model": {"a": random_bytes(MIB, 1), "b": random_bytes(MIB, 2)}})
     flip(data_path(run, 1), 4096 + 10)
     before = contents(store)
@@ -116,7 +114,7 @@ def test_damage_without_another_copy_is_named(store: Store, run: Run) -> None:
 # Restoring
 
 
-def test_a_damaged_small_tensor_is_found_in_another_step(store: Store, run: Run) -> None:
+def test_a_damaged_small_tensor_is_found_in_another_step(store, run):
     run.save(1, {"x": random_bytes(1000), "n": 1})
     run.save(2, {"x": random_bytes(1000), "n": 2})
     rewritten(record_path(run, 1), lambda lines: lines.append(b'{"origin":{"x":"elsewhere"}}'))
@@ -133,7 +131,7 @@ def test_a_damaged_small_tensor_is_found_in_another_step(store: Store, run: Run)
     assert examined(store).restored == {}
 
 
-def test_a_missing_file_is_found_in_another_step(store: Store, run: Run) -> None:
+def test_a_missing_file_is_found_in_another_step(store, run):
     state = {"a": {"x": random_bytes(2000, 1)}, "b": {"x": random_bytes(1000, 2)}}
     run.save(1, state)
     before = run.checkpoint(1)
@@ -159,7 +157,7 @@ def separate(store: Store, *states: Any) -> list[Run]:
 
 
 @pytest.mark.parametrize("damage", ["flipped", "missing", "short"])
-def test_a_chunk_is_found_in_another_run(store: Store, damage: str) -> None:
+def test_a_chunk_is_found_in_another_run(store, damage):
     x = chunks(1, 2)
     first, second = separate(store, {"x": x}, {"other": {"name": x}})
     path = data_path(first, 1)
@@ -178,9 +176,7 @@ def test_a_chunk_is_found_in_another_run(store: Store, damage: str) -> None:
 
 
 @pytest.mark.parametrize("place", [".standfast/locks/RUN.change.lock", "store.json"])
-def test_damage_is_reported_where_nothing_can_be_locked_or_mended(
-    place: str, store: Store, run: Run
-) -> None:
+def test_damage_is_reported_where_nothing_can_be_locked_or_mended(place, store, run):
     for step in (1, 2):
         run.save(step, {"x": random_bytes(MIB, step)})
         flip(data_path(run, step), 5000)
@@ -193,7 +189,7 @@ def test_damage_is_reported_where_nothing_can_be_locked_or_mended(
     assert not found.restored
 
 
-def test_all_records_that_refer_to_a_damaged_chunk_are_mended(store: Store) -> None:
+def test_all_records_that_refer_to_a_damaged_chunk_are_mended(store):
     x = random_bytes(MIB)
     first, _ = separate(store, {"x": x}, {"x": x})
     first.save(2, {"x": x, "n": 2})
@@ -205,7 +201,7 @@ def test_all_records_that_refer_to_a_damaged_chunk_are_mended(store: Store) -> N
         first.checkpoint(step).verify()
 
 
-def test_of_two_copies_that_are_damaged_none_is_taken(store: Store) -> None:
+def test_of_two_copies_that_are_damaged_none_is_taken(store):
     x = random_bytes(MIB)
     runs = separate(store, {"x": x}, {"x": x})
     for run in runs:
@@ -216,9 +212,7 @@ def test_of_two_copies_that_are_damaged_none_is_taken(store: Store) -> None:
 
 
 @pytest.mark.parametrize("damage", ["missing", "flipped"])
-def test_a_file_that_another_run_has_under_the_same_name_is_linked_again(
-    store: Store, run: Run, damage: str
-) -> None:
+def test_a_file_that_another_run_has_under_the_same_name_is_linked_again(store, run, damage):
     x = random_bytes(MIB)
     run.save(1, {"x": x})
     other = store.run("b")
@@ -233,7 +227,7 @@ def test_a_file_that_another_run_has_under_the_same_name_is_linked_again(
     assert same(run.load(1), {"x": x})
 
 
-def test_a_mended_record_refers_to_whole_files_only(store: Store, run: Run) -> None:
+def test_a_mended_record_refers_to_whole_files_only(store, run):
     run.save(1, {"x": random_bytes(1000), "y": random_bytes(2000, 5)})
     run.save(2, {"x": random_bytes(1000), "y": random_bytes(3000, 6)})
     flip(data_path(run, 1), 4096)
@@ -249,9 +243,7 @@ def test_a_mended_record_refers_to_whole_files_only(store: Store, run: Run) -> N
 
 @pytest.mark.guarantee("G14")
 @pytest.mark.parametrize("turn", [1, 2], ids=["before the check", "before the repair"])
-def test_parts_that_retention_drops_meanwhile_stay_dropped(
-    store: Store, run: Run, monkeypatch: pytest.MonkeyPatch, turn: int
-) -> None:
+def test_parts_that_retention_drops_meanwhile_stay_dropped(store, run, monkeypatch, turn):
     model = {"x": random_bytes(1000)}
     run.save(1, {"model": model, "optimizer": {"m": random_bytes(MIB, 1)}})
     run.save(2, {"model": model, "optimizer": {"m": random_bytes(MIB, 2)}})
@@ -274,8 +266,8 @@ def test_parts_that_retention_drops_meanwhile_stay_dropped(
 
 
 def test_a_file_of_a_checkpoint_that_is_deleted_meanwhile_is_not_linked_again(
-    store: Store, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    store, run, monkeypatch
+):
     x = random_bytes(MIB)
     run.save(1, {"x": x})
     run.save(2, {})
@@ -290,9 +282,7 @@ def test_a_file_of_a_checkpoint_that_is_deleted_meanwhile_is_not_linked_again(
     assert not path.exists()
 
 
-def test_a_run_that_is_renamed_meanwhile_keeps_its_name(
-    store: Store, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_is_renamed_meanwhile_keeps_its_name(store, run, monkeypatch):
     run.save(1, {})
     run.close()
     path = folder(run) / f"{run.hash}_run.json"
@@ -311,7 +301,7 @@ def test_a_run_that_is_renamed_meanwhile_keeps_its_name(
 # Run files
 
 
-def test_a_lost_run_file_is_made_again(store: Store, run: Run) -> None:
+def test_a_lost_run_file_is_made_again(store, run):
     run.save(1, {"x": np.ones(1)})
     path = folder(run) / f"{run.hash}_run.json"
     identity = run.file.identity
@@ -325,7 +315,7 @@ def test_a_lost_run_file_is_made_again(store: Store, run: Run) -> None:
         assert same(again.load(), {"x": np.ones(1)})
 
 
-def test_a_run_file_of_a_newer_release_is_let_be(store: Store, run: Run) -> None:
+def test_a_run_file_of_a_newer_release_is_let_be(store, run):
     run.save(1, {"x": np.ones(1)})
     path = folder(run) / f"{run.hash}_run.json"
     fields = unseal(path.read_bytes().removesuffix(b"\n"), run_file.FORMAT)
@@ -336,7 +326,7 @@ def test_a_run_file_of_a_newer_release_is_let_be(store: Store, run: Run) -> None
     assert (list(found.unverified), found.code) == ([names.run_file(run.hash)], 2)
 
 
-def test_damaged_marks_are_named(store: Store, run: Run) -> None:
+def test_damaged_marks_are_named(store, run):
     run.save(1, {})
     run.checkpoint(1).tag("paper")
     marks = names.marks_file(run.hash, 1)
@@ -346,7 +336,7 @@ def test_damaged_marks_are_named(store: Store, run: Run) -> None:
     assert (Path(store.url) / marks).read_bytes() == b"garbage"
 
 
-def test_a_damaged_header_is_named_and_does_no_harm(store: Store, run: Run) -> None:
+def test_a_damaged_header_is_named_and_does_no_harm(store, run):
     run.save(1, {"x": random_bytes(1000)})
     path = data_path(run, 1)
     flip(path, 300)
@@ -372,7 +362,7 @@ def littered(run: Run) -> tuple[Path, Path, Path]:
 
 
 @pytest.mark.guarantee("G16")
-def test_cleaning_deletes_what_crashes_left_while_no_process_writes(store: Store, run: Run) -> None:
+def test_cleaning_deletes_what_crashes_left_while_no_process_writes(store, run):
     orphan, aside, foreign = littered(run)
     writer = store.backend.lock(run.hash)
     assert writer is not None
@@ -387,7 +377,7 @@ def test_cleaning_deletes_what_crashes_left_while_no_process_writes(store: Store
     assert same(run.load(), {"x": random_bytes(MIB)})
 
 
-def test_no_data_is_cleaned_while_a_record_cannot_be_read(store: Store, run: Run) -> None:
+def test_no_data_is_cleaned_while_a_record_cannot_be_read(store, run):
     orphan, _, _ = littered(run)
     run.save(2, {"x": random_bytes(MIB, 2)})
     run.close()
@@ -402,7 +392,7 @@ def test_no_data_is_cleaned_while_a_record_cannot_be_read(store: Store, run: Run
     assert same(run.load(2), {"x": random_bytes(MIB, 2)})
 
 
-def test_a_store_without_runs_is_sound(store: Store) -> None:
+def test_a_store_without_runs_is_sound(store):
     run = store.run("a")
     run.delete_all()
     assert examined(store).sound
@@ -413,9 +403,7 @@ def test_a_store_without_runs_is_sound(store: Store) -> None:
 
 @pytest.mark.guarantee("G9", "G16")
 @pytest.mark.parametrize("deleted", [2, 3], ids=["not read so far", "being read"])
-def test_a_checkpoint_that_is_deleted_during_an_examination_is_not_mended(
-    store: Store, run: Run, deleted: int
-) -> None:
+def test_a_checkpoint_that_is_deleted_during_an_examination_is_not_mended(store, run, deleted):
     run.save(1, {"x": random_bytes(MIB, 1)})
     run.save(2, {"x": random_bytes(MIB, 2)})
     store.run("b").save(1, {"x": random_bytes(MIB, 2)})  # of the same file
@@ -435,8 +423,8 @@ def test_a_checkpoint_that_is_deleted_during_an_examination_is_not_mended(
 
 @pytest.mark.parametrize("is_restored", [False, True])
 def test_a_run_that_is_deleted_during_an_examination_is_not_made_again(
-    store: Store, run: Run, seams: Seams, is_restored: bool
-) -> None:
+    store, run, seams, is_restored
+):
     times = iter([1])
 
     def overtaken(read: Callable[..., bytes], name: str, *given: Any) -> bytes:
@@ -458,8 +446,8 @@ def test_a_run_that_is_deleted_during_an_examination_is_not_made_again(
 
 @pytest.mark.guarantee("G9")
 def test_a_file_that_is_deleted_and_restored_during_an_examination_is_not_damaged(
-    store: Store, run: Run, seams: Seams
-) -> None:
+    store, run, seams
+):
     gone = iter([1])
 
     def overtaken(open: Callable[[str], Any], name: str) -> Any:
@@ -474,7 +462,7 @@ def test_a_file_that_is_deleted_and_restored_during_an_examination_is_not_damage
     assert not damaged_files(store.backend)
 
 
-def test_a_run_that_is_saved_into_after_its_deletion_has_all_its_files(store: Store) -> None:
+def test_a_run_that_is_saved_into_after_its_deletion_has_all_its_files(store):
     run = store.run("a", hp={"lr": 1})
     elsewhere(store).open_run(run.hash).delete_all()
     run.save(1, {"x": np.ones(3)})

@@ -1,7 +1,5 @@
 """One digest for a state, whatever boxes it lies in and however many ranks saved it."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -63,7 +61,7 @@ def saved(path: Path, *states: Any) -> list[Logical]:
     return [logical(each) for each in found]
 
 
-def test_boxes_and_ranks_do_not_count(tmp_path: Path) -> None:
+def test_boxes_and_ranks_do_not_count(tmp_path):
     with standfast.Store(tmp_path / "one").run("run") as run:
         alone = logical(run.save(1, state_of(0, 1)))
     for name, layout in LAYOUTS.items():
@@ -77,7 +75,7 @@ def test_boxes_and_ranks_do_not_count(tmp_path: Path) -> None:
             assert list(differences(alone, found)) == []
 
 
-def test_the_digest_is_what_the_page_of_the_format_says(tmp_path: Path) -> None:
+def test_the_digest_is_what_the_page_of_the_format_says(tmp_path):
     """Made by hand, of a tensor in boxes that has two chunks as a whole."""
     checkpoint = saved_by(tmp_path, 2, lambda r, n: state_of(r, n, columns))
     assert len(checkpoint.record.boxes) == 2
@@ -148,21 +146,21 @@ OTHERS: dict[str, tuple[Callable[[Any], Any], list[tuple[str, str]]]] = {
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_all_that_is_another_state_is_named(tmp_path: Path, name: str) -> None:
+def test_all_that_is_another_state_is_named(tmp_path, name):
     change, expected = OTHERS[name]
     one, other = saved(tmp_path, dict(BASE), change(dict(BASE)))
     assert one.digest != other.digest
     assert list(differences(one, other)) == expected
 
 
-def test_kinds_do_not_count(tmp_path: Path) -> None:
+def test_kinds_do_not_count(tmp_path):
     torch = pytest.importorskip("torch")
     state = {"w": np.arange(5, dtype=np.float32)}
     one, other = saved(tmp_path, state, {"w": torch.nn.Parameter(torch.arange(5.0))})
     assert one == other
 
 
-def test_ties_count(tmp_path: Path) -> None:
+def test_ties_count(tmp_path):
     """Whichever of the tied was stored; a dimension of one has no stride that counts."""
     w, v = np.arange(6.0), np.arange(6.0)
     whole = np.arange(12.0).reshape(2, 6)
@@ -186,7 +184,7 @@ def test_ties_count(tmp_path: Path) -> None:
     assert half.digest != other_half.digest
 
 
-def test_tied_tensors_are_the_same_in_boxes(tmp_path: Path) -> None:
+def test_tied_tensors_are_the_same_in_boxes(tmp_path):
     alone = LARGE.copy()
     with standfast.Store(tmp_path / "one").run("run") as run:
         one = run.save(1, {"m": {"a": alone, "b": alone}, "z": {"c": alone}})
@@ -199,7 +197,7 @@ def test_tied_tensors_are_the_same_in_boxes(tmp_path: Path) -> None:
     assert logical(one) == logical(several)
 
 
-def test_views_are_read_out_of_what_is_stored_for_them(tmp_path: Path) -> None:
+def test_views_are_read_out_of_what_is_stored_for_them(tmp_path):
     """Views in memory that no tensor covers: what is stored is none of them."""
     base = np.arange(40, dtype=np.int32)
     state = {"even": base[0:30].reshape(5, 6).T, "late": base[10:40][::-1]}
@@ -216,7 +214,7 @@ def test_views_are_read_out_of_what_is_stored_for_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.bool_, np.complex128])
-def test_any_dtype_in_boxes_has_the_digest_of_the_whole(tmp_path: Path, dtype: Any) -> None:
+def test_any_dtype_in_boxes_has_the_digest_of_the_whole(tmp_path, dtype):
     array = (np.arange(24) % 2).astype(dtype).reshape(4, 6)
     with standfast.Store(tmp_path).run("run") as run:
         checkpoints = [
@@ -228,7 +226,7 @@ def test_any_dtype_in_boxes_has_the_digest_of_the_whole(tmp_path: Path, dtype: A
     assert one == other
 
 
-def test_what_is_the_ranks_own_has_a_digest_of_its_own(tmp_path: Path) -> None:
+def test_what_is_the_ranks_own_has_a_digest_of_its_own(tmp_path):
     def state(plus: int) -> Callable[[int, int], Any]:
         return lambda rank, size: {"w": PLAIN, "mine": per_rank([rank + plus])}
 
@@ -241,7 +239,7 @@ def test_what_is_the_ranks_own_has_a_digest_of_its_own(tmp_path: Path) -> None:
     assert (nothing.own, nothing.ranks) == (None, 0)
 
 
-def test_all_of_what_is_the_ranks_own_counts(tmp_path: Path) -> None:
+def test_all_of_what_is_the_ranks_own_counts(tmp_path):
     """Also what was the ranks' own in a state that was loaded, and is one rank's own now."""
     states = [{"mine": per_rank({"before": Ranks([1, last])})} for last in (2, 3)]
     one, other = saved(tmp_path, *states)
@@ -250,14 +248,14 @@ def test_all_of_what_is_the_ranks_own_counts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["model.large", "model.plain", "mine.rank1.drawn"])
-def test_every_byte_is_verified(tmp_path: Path, name: str) -> None:
+def test_every_byte_is_verified(tmp_path, name):
     checkpoint = saved_by(tmp_path, 2, lambda r, n: state_of(r, n, rows))
     flip_in(standfast.Store(tmp_path), checkpoint.ref, name)
     with pytest.raises(DigestMismatch, match=name):
         logical(checkpoint)
 
 
-def test_a_view_that_never_ends_is_refused(tmp_path: Path) -> None:
+def test_a_view_that_never_ends_is_refused(tmp_path):
     with standfast.Store(tmp_path).run("run") as run:
         base = np.zeros(4, np.uint8)
         endless = as_strided(base, (1 << 40,), (0,))

@@ -1,7 +1,5 @@
 """Verification finds every byte that is not what Standfast wrote, and names the file it is in."""
 
-from __future__ import annotations
-
 import errno
 import json
 import re
@@ -22,7 +20,6 @@ from standfast.store.maintenance.verify import verify_oldest, verify_store
 from standfast.store.query.mirrors import remember_mirror
 from standfast.store.schema import names
 from standfast.store.schema.record import END
-from tests.kit.seams import Seams
 from tests.kit.stores import MIB, data_path, flip, folder, random_bytes
 
 _KIND = re.compile(r".*(?:_run\.json|_architecture\.json|\.yaml|\.pth|\.safetensors)")
@@ -69,9 +66,7 @@ def reported(capsys: pytest.CaptureFixture[str]) -> Reported:
 
 @pytest.mark.guarantee("G9")
 @pytest.mark.parametrize("every", [41, pytest.param(1, marks=pytest.mark.long)])
-def test_a_flipped_bit_is_reported_with_its_file(
-    store: Store, reported: Reported, every: int
-) -> None:
+def test_a_flipped_bit_is_reported_with_its_file(store, reported, every):
     assert reported(store) == (0, set())
     for name in _files(store):
         path = Path(store.url, name)
@@ -85,7 +80,7 @@ def test_a_flipped_bit_is_reported_with_its_file(
 
 
 @pytest.mark.guarantee("G9")
-def test_missing_and_cut_files_are_reported(store: Store, reported: Reported) -> None:
+def test_missing_and_cut_files_are_reported(store, reported):
     for name in _files(store):
         path = Path(store.url, name)
         before = path.read_bytes()
@@ -99,9 +94,7 @@ def test_missing_and_cut_files_are_reported(store: Store, reported: Reported) ->
 
 @pytest.mark.guarantee("G9")
 @pytest.mark.parametrize("what", [".pth .safetensors", ""], ids=["data files", "everything"])
-def test_all_damage_of_a_store_is_listed_at_once(
-    store: Store, reported: Reported, what: str
-) -> None:
+def test_all_damage_of_a_store_is_listed_at_once(store, reported, what):
     data = {name for name in _files(store) if name.endswith((".pth", ".safetensors"))}
     assert len(data) == 2
     files = data if what else {*_files(store)}
@@ -114,7 +107,7 @@ def test_all_damage_of_a_store_is_listed_at_once(
     assert files - found <= (set() if what else data)
 
 
-def test_what_is_too_new_is_not_verified_and_no_damage(store: Store) -> None:
+def test_what_is_too_new_is_not_verified_and_no_damage(store):
     for name in (name for name in _files(store) if name.endswith(".json")):
         path = Path(store.url, name)
         before = path.read_bytes()
@@ -130,9 +123,7 @@ def test_what_is_too_new_is_not_verified_and_no_damage(store: Store) -> None:
 
 
 @pytest.mark.guarantee("G9")
-def test_a_name_of_v3_that_is_a_copy_is_compared(
-    tmp_path: Path, seams: Seams, reported: Reported
-) -> None:
+def test_a_name_of_v3_that_is_a_copy_is_compared(tmp_path, seams, reported):
     seams.backend(link=lambda link, *_, **__: False)
     store = Store(tmp_path)
     with store.run("gpt") as run:
@@ -145,7 +136,7 @@ def test_a_name_of_v3_that_is_a_copy_is_compared(
         assert reported(store) == (1, {name}), at
 
 
-def test_a_checkpoint_that_is_replaced_meanwhile_is_read_too(store: Store, seams: Seams) -> None:
+def test_a_checkpoint_that_is_replaced_meanwhile_is_read_too(store, seams):
     (run,) = store.runs()
     times = iter([1])
 
@@ -166,8 +157,8 @@ def test_a_checkpoint_that_is_replaced_meanwhile_is_read_too(store: Store, seams
 @pytest.mark.guarantee("G8")
 @pytest.mark.parametrize("again", ["restored", "made again"])
 def test_a_run_that_is_deleted_while_it_is_verified_and_comes_back_is_not_damaged(
-    tmp_path: Path, seams: Seams, again: str
-) -> None:
+    tmp_path, seams, again
+):
     store, times = Store(tmp_path), iter([1])
     run = store.run("a")
     run.save(1, {})
@@ -187,7 +178,7 @@ def test_a_run_that_is_deleted_while_it_is_verified_and_comes_back_is_not_damage
     assert next(times, None) is None
 
 
-def test_a_checkpoint_that_is_deleted_meanwhile_is_no_error(tmp_path: Path) -> None:
+def test_a_checkpoint_that_is_deleted_meanwhile_is_no_error(tmp_path):
     store = Store(tmp_path)
     run, deletions = store.run("a"), iter([2])
     for step in (1, 2, 3):
@@ -205,7 +196,7 @@ def test_a_checkpoint_that_is_deleted_meanwhile_is_no_error(tmp_path: Path) -> N
 # The checkpoints that were not verified for the longest time
 
 
-def test_the_oldest_are_verified_first_and_the_check_is_recorded(tmp_path: Path) -> None:
+def test_the_oldest_are_verified_first_and_the_check_is_recorded(tmp_path):
     store = Store(tmp_path)
     run = store.run("a")
     for step in (1, 2, 3):
@@ -221,7 +212,7 @@ def test_the_oldest_are_verified_first_and_the_check_is_recorded(tmp_path: Path)
     assert len(verify_oldest(store, None).intact) == 3
 
 
-def test_what_several_refer_to_is_read_once(tmp_path: Path) -> None:
+def test_what_several_refer_to_is_read_once(tmp_path):
     run = Store(tmp_path).run("a")
     for step in (1, 2, 3):
         run.save(step, {"frozen": random_bytes(MIB), "own": random_bytes(70_000, step)})
@@ -229,7 +220,7 @@ def test_what_several_refer_to_is_read_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.guarantee("G9")
-def test_rot_that_is_found_is_never_referred_to_again(tmp_path: Path) -> None:
+def test_rot_that_is_found_is_never_referred_to_again(tmp_path):
     store = Store(tmp_path)
     run = store.run("a")
     run.save(1, {"frozen": random_bytes(MIB)})

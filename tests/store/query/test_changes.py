@@ -1,7 +1,5 @@
 """What differs between two runs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +27,7 @@ def net(width: int, *more: torch.nn.Module) -> torch.nn.Module:
     return torch.nn.Sequential(torch.nn.Linear(3, width), torch.nn.ReLU(), *more)
 
 
-def test_hyperparameters_by_their_paths(store: Store) -> None:
+def test_hyperparameters_by_their_paths(store):
     before = {"lr": 0.1, "adam": {"eps": 1e-8, "betas": [0.9, 0.99]}, "seed": 1, "old": None}
     after = {"lr": 0.1, "adam": {"eps": 1e-6, "betas": [0.9, 0.98]}, "seed": 1.0, "new": {}}
     found = between(store, {"hp": before}, {"hp": after})
@@ -46,7 +44,7 @@ def test_hyperparameters_by_their_paths(store: Store) -> None:
     assert not changes(run, run)
 
 
-def test_hyperparameters_that_are_not_in_the_hash_are_told_apart(store: Store) -> None:
+def test_hyperparameters_that_are_not_in_the_hash_are_told_apart(store):
     old = {"lr": 0.1, "root_log_dir": "a", "logging": {"experiment_name": "x"}}
     new = {"lr": 0.2, "root_log_dir": "b", "logging": {"experiment_name": "y"}}
     found = between(store, {"hp": old}, {"hp": new})
@@ -61,7 +59,7 @@ def test_hyperparameters_that_are_not_in_the_hash_are_told_apart(store: Store) -
     assert found.uncounted == {"steps"}
 
 
-def test_trials_and_hyperparameters_that_are_no_mapping(store: Store) -> None:
+def test_trials_and_hyperparameters_that_are_no_mapping(store):
     found = between(store, {"hp": [1], "trial": 1}, {"hp": [1], "trial": "two"})
     assert (found.trial, dict(found.hyperparameters)) == ((1, "two"), {})
     found = between(store, {"hp": [1]}, {"hp": [2]})
@@ -69,7 +67,7 @@ def test_trials_and_hyperparameters_that_are_no_mapping(store: Store) -> None:
     assert between(store, {"hp": 1}, {"hp": 1, "trial": 2}).trial == (ABSENT, 2)
 
 
-def test_layers_by_class_and_by_the_specs_of_their_tensors(store: Store) -> None:
+def test_layers_by_class_and_by_the_specs_of_their_tensors(store):
     found = between(
         store,
         {"model": net(4, torch.nn.Tanh(), torch.nn.LayerNorm(4))},
@@ -87,7 +85,7 @@ def test_layers_by_class_and_by_the_specs_of_their_tensors(store: Store) -> None
     assert found.layers == {"0", "2", "3"}
 
 
-def test_a_weight_that_is_tied_is_another_one(store: Store) -> None:
+def test_a_weight_that_is_tied_is_another_one(store):
     tied = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
     tied[1].weight = tied[0].weight
     apart = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
@@ -98,7 +96,7 @@ def test_a_weight_that_is_tied_is_another_one(store: Store) -> None:
     }
 
 
-def test_a_model_that_is_tensors_by_name(store: Store) -> None:
+def test_a_model_that_is_tensors_by_name(store):
     before = {"mlp": {"w": np.zeros((2, 3)), "b": np.zeros(3)}, "kind": "small"}
     after = {"mlp": {"w": np.zeros((2, 4)), "b": np.zeros(3)}, "kind": "large"}
     found = between(store, {"model": before}, {"model": after}).layers
@@ -109,7 +107,7 @@ def test_a_model_that_is_tensors_by_name(store: Store) -> None:
     }
 
 
-def test_samples_that_came_went_and_changed(store: Store) -> None:
+def test_samples_that_came_went_and_changed(store):
     before = {"uids": [1, 2, 3, 4], "discarded": [2, 3], "tags": {1: ["a", "b"], 4: ["c"]}}
     after = {"uids": [4, 2, 1, 9, 8], "discarded": [2, 1], "tags": {1: ["b", "a"], 9: ["d"]}}
     found = between(store, {"data": before}, {"data": after}).samples
@@ -120,20 +118,20 @@ def test_samples_that_came_went_and_changed(store: Store) -> None:
     assert found.count == 2 + 1 + 1 + 1 + 2
 
 
-def test_data_that_are_no_samples_are_compared_as_they_are(store: Store) -> None:
+def test_data_that_are_no_samples_are_compared_as_they_are(store):
     found = between(store, {"data": {"path": "a"}}, {"data": {"path": "b"}}).samples
     assert found
     assert found.other == {"data": ({"path": "a"}, {"path": "b"})}
     assert found.count == 0
 
 
-def test_a_duplicate_sample_is_a_difference() -> None:
+def test_a_duplicate_sample_is_a_difference():
     found = sample_changes({"uids": [1, 2]}, {"uids": [1, 2, 2]})
     assert found
     assert (found.counts, found.added) == ((2, 3), [])
 
 
-def test_what_nobody_described_is_not_known(store: Store) -> None:
+def test_what_nobody_described_is_not_known(store):
     before = made(store, model=net(4), data={"uids": [1]})
     after = made(store, model=net(5), data={"uids": [2]})
     store.backend.delete([names.architecture_file(before.hash)])
@@ -144,7 +142,7 @@ def test_what_nobody_described_is_not_known(store: Store) -> None:
     assert found
 
 
-def test_large_descriptions_are_left_alone_when_there_is_no_time(store: Store) -> None:
+def test_large_descriptions_are_left_alone_when_there_is_no_time(store):
     before = made(store, model=net(4), data={"uids": list(range(1000))})
     after = made(store, model=net(5), data={"uids": list(range(999))})
     found = changes(before, after, largest=2000)
@@ -152,7 +150,7 @@ def test_large_descriptions_are_left_alone_when_there_is_no_time(store: Store) -
     assert found.samples is None
 
 
-def test_values_may_be_as_deep_as_a_file_can_be(store: Store) -> None:
+def test_values_may_be_as_deep_as_a_file_can_be(store):
     before, after = made(store, hp={"a": 1}), made(store, hp={"a": 2})
     for run, value in ((before, 1), (after, 2)):
         trial: Any = value

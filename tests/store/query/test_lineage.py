@@ -1,7 +1,5 @@
 """Where runs came from, however their files say so."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +33,7 @@ def tree(store: Store) -> list[tuple[str | None, str | None]]:
     return [(b.node.name, b.parent.name if b.parent else None) for b in branches]
 
 
-def test_branches_hang_under_the_run_that_they_came_from(store: Store) -> None:
+def test_branches_hang_under_the_run_that_they_came_from(store):
     first = saved(store, "first", 1, 2, 3)
     old = saved(store, "old", 3, parent=(first, 2))
     saved(store, "other", 1)
@@ -54,7 +52,7 @@ def test_branches_hang_under_the_run_that_they_came_from(store: Store) -> None:
     assert node.metrics == {"loss": 0.5}
 
 
-def test_the_lines_of_a_tree_know_which_branch_is_the_last(store: Store) -> None:
+def test_the_lines_of_a_tree_know_which_branch_is_the_last(store):
     first = saved(store, "first", 1)
     second = saved(store, "second", 1, parent=(first, 1))
     saved(store, "third", 1, parent=(second, 1))
@@ -68,7 +66,7 @@ def test_the_lines_of_a_tree_know_which_branch_is_the_last(store: Store) -> None
     }
 
 
-def test_a_run_whose_parent_is_gone_is_a_root(store: Store) -> None:
+def test_a_run_whose_parent_is_gone_is_a_root(store):
     first = saved(store, "first", 1)
     saved(store, "second", 1, parent=(first, 1))
     first.delete_all()
@@ -78,7 +76,7 @@ def test_a_run_whose_parent_is_gone_is_a_root(store: Store) -> None:
     assert node.parent.run == first.hash
 
 
-def test_runs_that_came_from_each_other_are_listed_once(store: Store) -> None:
+def test_runs_that_came_from_each_other_are_listed_once(store):
     runs = [saved(store, name, 1) for name in ("a", "b", "c", "itself")]
     for child, parent in ((0, 1), (1, 0), (2, 1), (3, 3)):
         claim(runs[child], Place(runs[parent].hash, 1, 1, "0123abcd"))
@@ -92,7 +90,7 @@ def test_runs_that_came_from_each_other_are_listed_once(store: Store) -> None:
     ]
 
 
-def test_a_parent_of_any_name_is_one_that_is_gone(store: Store) -> None:
+def test_a_parent_of_any_name_is_one_that_is_gone(store):
     run = saved(store, "a", 1)
     claim(run, Place("\x1b[2J" * 1000, -1, 1 << 60, ""))
     assert tree(store) == [("a", None)]
@@ -100,7 +98,7 @@ def test_a_parent_of_any_name_is_one_that_is_gone(store: Store) -> None:
     assert (gone.file, gone.entries, gone.parent) == (None, [], None)
 
 
-def test_a_run_file_that_is_damaged_hides_no_run(store: Store) -> None:
+def test_a_run_file_that_is_damaged_hides_no_run(store):
     first = saved(store, "first", 1)
     second = saved(store, "second", 1, parent=(first, 1))
     for run in (first, second):
@@ -110,7 +108,7 @@ def test_a_run_file_that_is_damaged_hides_no_run(store: Store) -> None:
     assert told == ["second", "first"]
 
 
-def test_a_chain_of_thousands_is_no_deeper_than_a_page() -> None:
+def test_a_chain_of_thousands_is_no_deeper_than_a_page():
     nodes: dict[str, Any] = {}
     for number in range(5000):
         place = Place(f"{number - 1:024d}", 0, 0, "") if number else None
@@ -121,7 +119,7 @@ def test_a_chain_of_thousands_is_no_deeper_than_a_page() -> None:
     assert max(len(branch.lasts) for branch in found) < 20
 
 
-def test_a_history_goes_through_the_branch_point_to_the_beginning(store: Store) -> None:
+def test_a_history_goes_through_the_branch_point_to_the_beginning(store):
     first = saved(store, "first", 1, 2)
     second = saved(store, "second", 3, 4, parent=(first, 2))
     first.save(3, {})

@@ -1,7 +1,5 @@
 """What all tests of remote stores share: other processes, which take a while to start."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """The cache: it gives back what it was given or nothing, keeps its limit, and never fails."""
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import mmap
@@ -20,7 +18,6 @@ from standfast.errors import BadOption
 from standfast.files import mapping
 from standfast.store.remote.cache import Cache
 from standfast.tensors.sources import Bytes
-from tests.kit.seams import Seams
 from tests.kit.stores import flip
 
 BIG = 4 << 20
@@ -72,7 +69,7 @@ def cache(folder: Path) -> Cache:
 
 
 @pytest.mark.parametrize("size", [0, 1, 4096, 1_000_003, (1 << 20) - 32, BIG, BIG + 1])
-def test_what_was_put_comes_back(cache: Cache, size: int) -> None:
+def test_what_was_put_comes_back(cache, size):
     assert cache.get("key") is None
     data = _data(size)
     cache.put("key", data.tobytes())
@@ -84,7 +81,7 @@ def test_what_was_put_comes_back(cache: Cache, size: int) -> None:
     assert _is_mapped(found) == (size + 32 >= 1 << 20)
 
 
-def test_another_key_is_another_entry_for_every_process(cache: Cache, folder: Path) -> None:
+def test_another_key_is_another_entry_for_every_process(cache, folder):
     cache.put("object etag-1 0 10", b"first")
     cache.put("object etag-2 0 10", b"second")
     other = Cache(folder, 1)
@@ -110,7 +107,7 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("how", DAMAGE)
-def test_a_damaged_file_is_a_miss_and_deleted(cache: Cache, folder: Path, how: str) -> None:
+def test_a_damaged_file_is_a_miss_and_deleted(cache, folder, how):
     path = _file(cache, folder, "key", _data(BIG))
     DAMAGE[how](path)
     assert cache.get("key") is None
@@ -119,7 +116,7 @@ def test_a_damaged_file_is_a_miss_and_deleted(cache: Cache, folder: Path, how: s
     assert cache.get("key") is not None
 
 
-def test_a_file_under_the_name_of_another_is_a_miss(cache: Cache, folder: Path) -> None:
+def test_a_file_under_the_name_of_another_is_a_miss(cache, folder):
     path = _file(cache, folder, "key", _data(100))
     other = _file(cache, folder, "other", _data(100, 1))
     path.replace(other)
@@ -127,7 +124,7 @@ def test_a_file_under_the_name_of_another_is_a_miss(cache: Cache, folder: Path) 
     assert not other.exists()
 
 
-def test_what_is_no_file_is_a_miss(cache: Cache, folder: Path, tmp_path: Path) -> None:
+def test_what_is_no_file_is_a_miss(cache, folder, tmp_path):
     path = _file(cache, folder, "key", _data(100))
     path.rename(tmp_path / "kept")
     path.symlink_to(tmp_path / "kept")
@@ -140,7 +137,7 @@ def test_what_is_no_file_is_a_miss(cache: Cache, folder: Path, tmp_path: Path) -
     assert cache.get("key") is None
 
 
-def test_data_outlives_its_file(cache: Cache, folder: Path) -> None:
+def test_data_outlives_its_file(cache, folder):
     data = _data(BIG)
     path = _file(cache, folder, "key", data)
     found = cache.get("key")
@@ -149,14 +146,14 @@ def test_data_outlives_its_file(cache: Cache, folder: Path) -> None:
     assert np.array_equal(found, data)
 
 
-def test_only_the_owner_may_look(cache: Cache, folder: Path) -> None:
+def test_only_the_owner_may_look(cache, folder):
     path = _file(cache, folder, "key", _data(100))
     assert path.stat().st_mode & 0o777 == 0o600
     assert path.parent.stat().st_mode & 0o777 == 0o700
     assert folder.stat().st_mode & 0o777 == 0o700
 
 
-def test_the_limit_holds_and_the_least_recently_used_go_first(folder: Path) -> None:
+def test_the_limit_holds_and_the_least_recently_used_go_first(folder):
     entry = 1000
     cache = Cache(folder, 10 * (entry + 32))
     for i in range(10):
@@ -174,7 +171,7 @@ def test_the_limit_holds_and_the_least_recently_used_go_first(folder: Path) -> N
     assert _total(folder) <= 10 * (entry + 32)
 
 
-def test_an_entry_above_the_limit_is_not_kept_and_pushes_nothing_out(folder: Path) -> None:
+def test_an_entry_above_the_limit_is_not_kept_and_pushes_nothing_out(folder):
     cache = Cache(folder, 1000)
     cache.put("small", b"small")
     cache.put("exactly", _data(1000 - 32))
@@ -186,7 +183,7 @@ def test_an_entry_above_the_limit_is_not_kept_and_pushes_nothing_out(folder: Pat
     assert not (folder / "none").exists()
 
 
-def test_what_was_there_before_counts(folder: Path) -> None:
+def test_what_was_there_before_counts(folder):
     first = Cache(folder, 10_000)
     for i in range(9):
         first.put(f"{i}", _data(1000, i))
@@ -197,7 +194,7 @@ def test_what_was_there_before_counts(folder: Path) -> None:
         Cache(folder, -1)
 
 
-def test_what_is_not_ours_is_let_be(folder: Path) -> None:
+def test_what_is_not_ours_is_let_be(folder):
     cache = Cache(folder, 5_000)
     cache.put("key", _data(1000))
     foreign = [folder / "notes", folder / "ab" / "notes", folder / "letters" / "letters"]
@@ -212,9 +209,7 @@ def test_what_is_not_ours_is_let_be(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("age", [10, 7200])
-def test_what_a_killed_process_left_is_deleted_when_it_is_old(
-    cache: Cache, folder: Path, age: int, seams: Seams
-) -> None:
+def test_what_a_killed_process_left_is_deleted_when_it_is_old(cache, folder, age, seams):
     pid = os.fork()
     if pid == 0:
         seams.disk(rename=lambda *_: os._exit(9))
@@ -231,7 +226,7 @@ def test_what_a_killed_process_left_is_deleted_when_it_is_old(
     assert cache.get("key") is not None
 
 
-def test_processes_and_threads_share_one_cache(folder: Path) -> None:
+def test_processes_and_threads_share_one_cache(folder):
     limit = 40 * 10_032
 
     def use(seed: int) -> None:
@@ -260,9 +255,7 @@ def test_processes_and_threads_share_one_cache(folder: Path) -> None:
     assert all(len(path.name) == 64 for path in _files(folder)), "a file on its way is left"
 
 
-def test_a_forked_child_does_not_wait_for_the_threads_of_its_parent(
-    cache: Cache, seams: Seams
-) -> None:
+def test_a_forked_child_does_not_wait_for_the_threads_of_its_parent(cache, seams):
     inside, forked = threading.Event(), threading.Event()
 
     def slow(scandir: Callable[..., Any], *given: Any) -> Any:
@@ -295,9 +288,7 @@ def _exit_code(pid: int) -> int:
 
 @pytest.mark.parametrize("name", ["create", "set_mode", "reserve", "write", "rename"])
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS])
-def test_a_disk_that_refuses_is_no_error(
-    cache: Cache, folder: Path, name: str, number: int, seams: Seams
-) -> None:
+def test_a_disk_that_refuses_is_no_error(cache, folder, name, number, seams):
     cache.put("old", b"data")
     seams.disk(**{name: _refuse(number)})
     cache.put("key", b"data")
@@ -306,7 +297,7 @@ def test_a_disk_that_refuses_is_no_error(
     assert len(_files(folder)) == 1, "a file on its way is left"
 
 
-def test_a_cache_that_can_only_be_read_is_read(cache: Cache, folder: Path, seams: Seams) -> None:
+def test_a_cache_that_can_only_be_read_is_read(cache, folder, seams):
     path = _file(cache, folder, "key", _data(100))
     refuse = _refuse(errno.EROFS)
     seams.system(os, mkdir=refuse, utime=refuse)
@@ -318,7 +309,7 @@ def test_a_cache_that_can_only_be_read_is_read(cache: Cache, folder: Path, seams
     assert cache.get("key") is None
 
 
-def test_files_that_cannot_be_deleted_do_not_let_the_cache_grow(folder: Path, seams: Seams) -> None:
+def test_files_that_cannot_be_deleted_do_not_let_the_cache_grow(folder, seams):
     cache = Cache(folder, 10_000)
     seams.disk(remove=_refuse(errno.EPERM))
     for i in range(30):
@@ -326,7 +317,7 @@ def test_files_that_cannot_be_deleted_do_not_let_the_cache_grow(folder: Path, se
     assert 0 < _total(folder) <= 10_000
 
 
-def test_a_folder_that_is_a_file_is_no_error(folder: Path) -> None:
+def test_a_folder_that_is_a_file_is_no_error(folder):
     folder.parent.mkdir()
     folder.write_text("not a folder")
     cache = Cache(folder, 1000)
@@ -335,7 +326,7 @@ def test_a_folder_that_is_a_file_is_no_error(folder: Path) -> None:
     assert folder.read_text() == "not a folder"
 
 
-def test_a_cache_may_be_deleted_under_us(cache: Cache, folder: Path) -> None:
+def test_a_cache_may_be_deleted_under_us(cache, folder):
     path = _file(cache, folder, "key", _data(100))
     path.unlink()
     path.parent.rmdir()
@@ -346,7 +337,7 @@ def test_a_cache_may_be_deleted_under_us(cache: Cache, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("why", ["network", "mapping"])
-def test_what_cannot_be_mapped_is_read(cache: Cache, why: str, seams: Seams) -> None:
+def test_what_cannot_be_mapped_is_read(cache, why, seams):
     data = _data(BIG)
     cache.put("key", data)
     if why == "network":

@@ -1,7 +1,5 @@
 """The client: what obstore says, in our own words, and what it does not say at all."""
 
-from __future__ import annotations
-
 import threading
 from typing import Any
 
@@ -21,24 +19,22 @@ from standfast.store.remote.client import Client
 from standfast.store.remote.connection import timeout
 from standfast.store.remote.reasons import reason
 from tests.kit.object_store.faults import Answer, CutAnswer, DropAnswer, DropRequest, HoldAnswer
-from tests.kit.object_store.proxy import Proxy
-from tests.kit.seams import Seams
 from tests.store.remote.places import is_listing
 
 
-def test_a_message_that_is_not_known_is_shown_without_its_signature() -> None:
+def test_a_message_that_is_not_known_is_shown_without_its_signature():
     assert reason("unknown at http://host/a?X-Amz-Signature=abc\n") == "unknown at …"
     assert reason("")
 
 
 @pytest.mark.parametrize("given", ["x", "-1", "0", "nan", "1e9"])
-def test_a_time_that_is_none_is_refused(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_time_that_is_none_is_refused(given, monkeypatch):
     monkeypatch.setenv("STANDFAST_TIMEOUT", given)
     with pytest.raises(BadOption, match="STANDFAST_TIMEOUT"):
         timeout()
 
 
-def test_objects_are_written_under_conditions(bucket_url: str) -> None:
+def test_objects_are_written_under_conditions(bucket_url):
     client = Client(bucket_url)
     first = client.put("a", b"1", create=True)
     assert client.put("a", b"1", create=True) == first, "as if its answer had been lost"
@@ -57,7 +53,7 @@ def test_objects_are_written_under_conditions(bucket_url: str) -> None:
     assert client.head("absent") is None
 
 
-def test_a_stretch_ends_where_the_object_does(bucket_url: str) -> None:
+def test_a_stretch_ends_where_the_object_does(bucket_url):
     client = Client(bucket_url)
     client.put("a", b"0123456789")
     stretches = [(0, 3), (8, 5), (10, 1), (20, 5), (4, 0), (7, None), (0, None)]
@@ -67,9 +63,7 @@ def test_a_stretch_ends_where_the_object_does(bucket_url: str) -> None:
 
 @pytest.mark.parametrize("fault", [DropAnswer(), DropRequest(), Answer(503)], ids="123")
 @pytest.mark.parametrize("condition", ["create", "match", "none"])
-def test_a_put_is_done_once_however_often_it_is_asked_for(
-    proxy: Proxy, bucket_url: str, condition: str, fault: Any
-) -> None:
+def test_a_put_is_done_once_however_often_it_is_asked_for(proxy, bucket_url, condition, fault):
     client = Client(bucket_url)
     options: dict[str, Any] = {"create": True} if condition == "create" else {}
     if condition == "match":
@@ -80,9 +74,7 @@ def test_a_put_is_done_once_however_often_it_is_asked_for(
     assert bytes(client.get("a", tag=tag)) == b"1"
 
 
-def test_a_list_that_breaks_off_is_asked_for_again_and_not_for_ever(
-    proxy: Proxy, bucket_url: str
-) -> None:
+def test_a_list_that_breaks_off_is_asked_for_again_and_not_for_ever(proxy, bucket_url):
     client = Client(bucket_url)
     client.put("x/a", b"1")
 
@@ -95,7 +87,7 @@ def test_a_list_that_breaks_off_is_asked_for_again_and_not_for_ever(
         client.list("x")
 
 
-def test_a_client_in_a_hurry_waits_for_less(proxy: Proxy, bucket_url: str) -> None:
+def test_a_client_in_a_hurry_waits_for_less(proxy, bucket_url):
     client = Client(bucket_url)
     proxy.rule(HoldAnswer(600), times=None)
     with pytest.raises(UnreadableFile):
@@ -104,9 +96,7 @@ def test_a_client_in_a_hurry_waits_for_less(proxy: Proxy, bucket_url: str) -> No
         client.hurried(0.3).put("a", b"1")
 
 
-def test_a_silent_server_is_told_of_once_and_a_fast_one_never(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], seams: Seams
-) -> None:
+def test_a_silent_server_is_told_of_once_and_a_fast_one_never(monkeypatch, capsys, seams):
     monkeypatch.setitem(vars(wait), "tell_of_silence", app._tell_of_silence)
     monkeypatch.setenv("STANDFAST_TIMEOUT", "90")
     assert wait.heard(lambda: "at once", "s3://fast") == "at once"
@@ -118,7 +108,7 @@ def test_a_silent_server_is_told_of_once_and_a_fast_one_never(
     assert all(each in line for each in ("s3://slow", "90", "STANDFAST_TIMEOUT"))
 
 
-def test_keys_come_back_as_they_were_given(bucket_url: str) -> None:
+def test_keys_come_back_as_they_were_given(bucket_url):
     client = Client(bucket_url)
     keys = ["a b/ü.txt", "100%", "%41", "a\\b", "a+b&c=d", "x/%5C/y", "é", "e\u0301"]
     for key in keys:

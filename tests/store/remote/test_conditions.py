@@ -1,13 +1,9 @@
 """A server that does not honour the conditions of a write is refused before anything is written."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
-from pathlib import Path
 
 import obstore
 import pytest
-from obstore.store import S3Store
 
 from standfast import Store
 from standfast.errors import DamagedFile, FellBack, UnsupportedStore
@@ -66,12 +62,8 @@ def saved(
 
 @pytest.mark.guarantee("G10")
 def test_damage_is_reported_and_falls_back_on_a_server_that_cannot_be_written_to(
-    saved: dict[int, str],
-    bucket_url: str,
-    client: S3Store,
-    ignoring: Callable[..., None],
-    tmp_path: Path,
-) -> None:
+    saved, bucket_url, client, ignoring, tmp_path
+):
     data = bytes(obstore.get(client, saved[2]).bytes())
     obstore.put(client, saved[2], data[:-1] + bytes([data[-1] ^ 1]))
     ignoring(CREATE, REPLACE)
@@ -88,9 +80,7 @@ def test_damage_is_reported_and_falls_back_on_a_server_that_cannot_be_written_to
     assert verify_store(store).code == 1
 
 
-def test_reading_does_not_ask(
-    saved: dict[int, str], bucket_url: str, proxy: Proxy, ignoring: Callable[..., None]
-) -> None:
+def test_reading_does_not_ask(saved, bucket_url, proxy, ignoring):
     ignoring(CREATE, REPLACE)
     check(fresh(bucket_url), state(1), state(2))
     assert fresh(bucket_url).runs()
@@ -117,14 +107,7 @@ WRITES: dict[str, Callable[[RemoteBackend], object]] = {
 @pytest.mark.guarantee("G3")
 @pytest.mark.parametrize("write", WRITES)
 @pytest.mark.parametrize("ignored", [(CREATE,), (REPLACE,), (CREATE, REPLACE)])
-def test_it_is_refused_before_the_first_write(
-    bucket_url: str,
-    client: S3Store,
-    proxy: Proxy,
-    ignoring: Callable[..., None],
-    ignored: tuple[str, ...],
-    write: str,
-) -> None:
+def test_it_is_refused_before_the_first_write(bucket_url, client, proxy, ignoring, ignored, write):
     ignoring(*ignored)
     for _ in range(2):
         with pytest.raises(UnsupportedStore):
@@ -138,16 +121,14 @@ def test_it_is_refused_before_the_first_write(
 
 @pytest.mark.parametrize("status", kept([400, 501], 400))
 @pytest.mark.parametrize("condition", [CREATE, REPLACE])
-def test_one_that_does_not_know_conditions_is_refused(
-    bucket_url: str, client: S3Store, proxy: Proxy, condition: str, status: int
-) -> None:
+def test_one_that_does_not_know_conditions_is_refused(bucket_url, client, proxy, condition, status):
     _let(proxy, Answer(status, b"<Error><Code>NotImplemented</Code></Error>"), condition)
     with pytest.raises(UnsupportedStore):
         fresh(bucket_url).run("a").save(1, state(1))
     assert objects(client) == {}
 
 
-def test_it_is_asked_once_for_each_address(bucket_url: str, client: S3Store, proxy: Proxy) -> None:
+def test_it_is_asked_once_for_each_address(bucket_url, client, proxy):
     for place in (bucket_url, f"{bucket_url}/checkpoints"):
         for number in (1, 2):
             with fresh(place).run(f"run {number}") as run:
@@ -159,9 +140,7 @@ def test_it_is_asked_once_for_each_address(bucket_url: str, client: S3Store, pro
     assert not any(PROBES in key for key in keys(client))
 
 
-def test_a_package_is_not_uploaded_there(
-    bucket_url: str, client: S3Store, ignoring: Callable[..., None]
-) -> None:
+def test_a_package_is_not_uploaded_there(bucket_url, client, ignoring):
     ignoring(REPLACE)
     with (
         pytest.raises(UnsupportedStore),

@@ -1,7 +1,5 @@
 """Who we are at an object store: the environment, the profiles, and what is never shown."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys
@@ -17,7 +15,6 @@ import pytest
 from standfast.errors import BadOption
 from standfast.store.remote.credentials import Options, s3_options
 from standfast.store.remote.keys import Keys
-from tests.kit.seams import Seams
 
 ID, SECRET, TOKEN = "AKIDOFNOBODY", "the-secret-itself", "the-token-itself"
 
@@ -94,12 +91,12 @@ def _said(**more: object) -> dict[str, object]:
 BY_NAME = {"AWS_ACCESS_KEY_ID": ID, "AWS_SECRET_ACCESS_KEY": SECRET}
 
 
-def test_without_anything_obstore_looks_for_itself(home: Home) -> None:
+def test_without_anything_obstore_looks_for_itself(home):
     assert home.options() == Options({}, {}, None)
     assert home.options().credential_provider is None
 
 
-def test_keys_of_the_environment_win_over_those_of_a_profile(home: Home) -> None:
+def test_keys_of_the_environment_win_over_those_of_a_profile(home):
     assert home.keys(**BY_NAME) == Keys(ID, SECRET)
     assert home.keys(**BY_NAME, AWS_SESSION_TOKEN=TOKEN) == Keys(ID, SECRET, TOKEN)
     home.credentials.write_text(_static("work", "AKIDOFTHEPROFILE"))
@@ -107,13 +104,13 @@ def test_keys_of_the_environment_win_over_those_of_a_profile(home: Home) -> None
     assert home.keys(AWS_PROFILE="work").id == "AKIDOFTHEPROFILE"
 
 
-def test_half_of_a_pair_of_keys_is_refused(home: Home) -> None:
+def test_half_of_a_pair_of_keys_is_refused(home):
     assert "AWS_SECRET_ACCESS_KEY" in home.refusal(AWS_ACCESS_KEY_ID=ID)
     home.credentials.write_text(_section("default", aws_access_key_id=ID))
     assert "aws_secret_access_key" in home.refusal()
 
 
-def test_the_profile_is_the_one_that_is_named(home: Home) -> None:
+def test_the_profile_is_the_one_that_is_named(home):
     home.credentials.write_text(_static("default", "AKIDDEFAULT") + _static("work", "AKIDWORK"))
     assert home.keys().id == "AKIDDEFAULT"
     for variables in (
@@ -128,13 +125,13 @@ def test_the_profile_is_the_one_that_is_named(home: Home) -> None:
 
 
 @pytest.mark.parametrize("title", ["profile work", 'profile "work"'])
-def test_a_profile_may_be_in_the_config_file(home: Home, title: str) -> None:
+def test_a_profile_may_be_in_the_config_file(home, title):
     home.config.write_text(_static(title) + _section("work", region="none-of-the-profile"))
     assert home.keys(AWS_PROFILE="work") == Keys(ID, SECRET)
     assert "region" not in home.options(AWS_PROFILE="work").config
 
 
-def test_a_profile_may_be_in_both_files(home: Home) -> None:
+def test_a_profile_may_be_in_both_files(home):
     home.config.write_text(
         _section("default", aws_access_key_id="AKIDOTHER", region="eu-west-1", output="json")
     )
@@ -145,7 +142,7 @@ def test_a_profile_may_be_in_both_files(home: Home) -> None:
     assert home.options().region == "eu-west-2"
 
 
-def test_the_files_are_looked_for_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_files_are_looked_for_at_home(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / ".aws").mkdir()
     (tmp_path / ".aws" / "credentials").write_text(_static("default"))
@@ -166,17 +163,17 @@ def test_the_files_are_looked_for_at_home(tmp_path: Path, monkeypatch: pytest.Mo
     ],
     ids=["title", "no title", "no value", "twice", "no text"],
 )
-def test_a_file_that_cannot_be_parsed_is_named_and_not_shown(home: Home, content: bytes) -> None:
+def test_a_file_that_cannot_be_parsed_is_named_and_not_shown(home, content):
     home.credentials.write_bytes(content)
     assert str(home.credentials) in home.refusal()
 
 
-def test_a_file_that_cannot_be_read_is_named(home: Home) -> None:
+def test_a_file_that_cannot_be_read_is_named(home):
     home.config.mkdir()
     assert str(home.config) in home.refusal()
 
 
-def test_the_region_is_that_of_the_environment_then_of_the_profile(home: Home) -> None:
+def test_the_region_is_that_of_the_environment_then_of_the_profile(home):
     home.config.write_text(_section("default", region="of-the-profile"))
     assert home.options().config == {"region": "of-the-profile"}
     assert home.options(AWS_DEFAULT_REGION="by-default").region == "by-default"
@@ -209,24 +206,20 @@ s3 =
     ],
     ids=["service", "profile", "all", "s3", "ignored"],
 )
-def test_the_endpoint_is_looked_for_in_the_order_of_the_aws_tools(
-    home: Home, environ: dict[str, str], endpoint: str | None
-) -> None:
+def test_the_endpoint_is_looked_for_in_the_order_of_the_aws_tools(home, environ, endpoint):
     home.config.write_text(SERVICES)
     options = home.options(**environ)
     assert options.endpoint == endpoint
     assert options.config == ({} if endpoint is None else options.config | {"region": "us-east-1"})
 
 
-def test_an_endpoint_in_the_environment_that_is_ignored_does_not_reach_obstore(home: Home) -> None:
+def test_an_endpoint_in_the_environment_that_is_ignored_does_not_reach_obstore(home):
     environ = {"AWS_ENDPOINT_URL_S3": "https://s3", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS": "True"}
     options = home.options(**environ, AWS_REGION="eu-west-1")
     assert options.endpoint == "https://s3.eu-west-1.amazonaws.com"
 
 
-def test_the_endpoint_given_is_the_one_that_obstore_takes(
-    home: Home, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_endpoint_given_is_the_one_that_obstore_takes(home, monkeypatch):
     store = pytest.importorskip("obstore.store")
     for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT"):
         monkeypatch.setenv(name, "https://127.0.0.1:2")
@@ -242,12 +235,12 @@ def test_the_endpoint_given_is_the_one_that_obstore_takes(
         opened.head("name")
 
 
-def test_services_that_are_not_there_are_refused(home: Home) -> None:
+def test_services_that_are_not_there_are_refused(home):
     home.config.write_text(SERVICES)
     assert "'none'" in home.refusal(AWS_PROFILE="lost")
 
 
-def test_http_is_allowed_to_an_endpoint_that_asks_for_it(home: Home) -> None:
+def test_http_is_allowed_to_an_endpoint_that_asks_for_it(home):
     assert home.options(AWS_ENDPOINT_URL="http://host:1").client_options == {"allow_http": True}
     assert home.options(AWS_ENDPOINT_URL="https://host").client_options == {"allow_http": False}
     assert home.options().client_options == {}
@@ -267,20 +260,18 @@ def test_http_is_allowed_to_an_endpoint_that_asks_for_it(home: Home) -> None:
     ],
     ids="scheme ftp host password query port bracket line".split(),
 )
-def test_an_endpoint_that_is_none_is_refused(home: Home, endpoint: str) -> None:
+def test_an_endpoint_that_is_none_is_refused(home, endpoint):
     assert "endpoint" in home.refusal(AWS_ENDPOINT_URL=endpoint)
 
 
-def test_without_a_signature_or_with_a_token_of_the_container_no_profile_is_used(
-    home: Home,
-) -> None:
+def test_without_a_signature_or_with_a_token_of_the_container_no_profile_is_used(home):
     home.credentials.write_text(_static("default"))
     assert home.options(AWS_SKIP_SIGNATURE="true").keys is None
     assert home.options(AWS_SKIP_SIGNATURE="false").keys is not None
     assert home.options(AWS_WEB_IDENTITY_TOKEN_FILE="/x", AWS_ROLE_ARN="arn").keys is None
 
 
-def test_a_process_prints_keys(home: Home) -> None:
+def test_a_process_prints_keys(home):
     program = _program(home, _said(SessionToken=TOKEN))
     home.config.write_text(
         _static("default", "AKIDINCONFIG")
@@ -290,7 +281,7 @@ def test_a_process_prints_keys(home: Home) -> None:
     assert _asked(home) == ["$HOME `id` a b ; true"], "no shell has seen it"
 
 
-def test_keys_in_the_credentials_file_win_over_a_process(home: Home) -> None:
+def test_keys_in_the_credentials_file_win_over_a_process(home):
     home.config.write_text(_section("default", credential_process="/nowhere"))
     home.credentials.write_text(_static("default"))
     assert home.keys().id == ID
@@ -299,9 +290,7 @@ def test_keys_in_the_credentials_file_win_over_a_process(home: Home) -> None:
 @pytest.mark.parametrize(
     ("minutes", "times"), [(None, 1), (60, 1), (9, 3)], ids=["for ever", "an hour", "nine minutes"]
 )
-def test_a_process_is_run_again_when_its_keys_expire(
-    home: Home, minutes: int | None, times: int
-) -> None:
+def test_a_process_is_run_again_when_its_keys_expire(home, minutes, times):
     until = None if minutes is None else datetime.now(UTC) + timedelta(minutes=minutes)
     said = _said() if until is None else _said(Expiration=until.isoformat())
     program = _program(home, said)
@@ -335,17 +324,13 @@ def test_a_process_is_run_again_when_its_keys_expire(
     ],
     ids="noise list null nothing version number empty token date time".split(),
 )
-def test_a_process_that_says_something_else_is_refused(
-    home: Home, said: object, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_that_says_something_else_is_refused(home, said, monkeypatch):
     monkeypatch.setenv("SAID", json.dumps(said) if isinstance(said, dict) else str(said))
     home.config.write_text(_section("default", credential_process="printenv SAID"))
     assert "JSON" in home.refusal()
 
 
-def test_a_process_that_fails_is_refused_without_its_words(
-    home: Home, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_process_that_fails_is_refused_without_its_words(home, capfd):
     program = _program(home, _said(), status=3)
     command = f"{sys.executable} {program} {SECRET}"
     home.config.write_text(_section("default", credential_process=command))
@@ -356,9 +341,7 @@ def test_a_process_that_fails_is_refused_without_its_words(
 @pytest.mark.parametrize(
     "command", [f"/nowhere/{SECRET}", f'"{SECRET}', "''", f"sh -c 'sleep 60' {SECRET}"]
 )
-def test_a_process_that_cannot_be_run_or_hangs_is_refused(
-    home: Home, command: str, seams: Seams
-) -> None:
+def test_a_process_that_cannot_be_run_or_hangs_is_refused(home, command, seams):
     seams.bound("patience of a credential process", 0.05)
     home.config.write_text(_section("default", credential_process=command))
     assert "'default'" in home.refusal()
@@ -373,9 +356,7 @@ NEEDS_BOTO3 = {
 
 
 @pytest.mark.parametrize("settings", NEEDS_BOTO3.values(), ids=NEEDS_BOTO3)
-def test_what_boto3_alone_can_do_it_does_or_is_asked_for(
-    home: Home, settings: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_boto3_alone_can_do_it_does_or_is_asked_for(home, settings, monkeypatch):
     monkeypatch.setitem(sys.modules, "boto3", None)
     home.config.write_text(_section("profile work", **settings))
     message = home.refusal(AWS_PROFILE="work")
@@ -397,9 +378,7 @@ def _boto3(credentials: Callable[[str], object]) -> SimpleNamespace:
     return SimpleNamespace(Session=session)
 
 
-def test_boto3_that_fails_is_refused_without_its_words(
-    home: Home, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_boto3_that_fails_is_refused_without_its_words(home, monkeypatch):
     def fail(name: str) -> object:
         raise LookupError(SECRET)
 
@@ -410,7 +389,7 @@ def test_boto3_that_fails_is_refused_without_its_words(
     home.refusal()
 
 
-def test_nothing_secret_shows(home: Home) -> None:
+def test_nothing_secret_shows(home):
     home.config.write_text(_static("default") + f"aws_session_token = {TOKEN}\nregion = here\n")
     options = home.options()
     assert options.keys is not None
@@ -420,9 +399,7 @@ def test_nothing_secret_shows(home: Home) -> None:
         assert hidden not in shown
 
 
-def test_the_environment_of_the_process_is_the_one_looked_at(
-    home: Home, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_environment_of_the_process_is_the_one_looked_at(home, monkeypatch):
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_CONFIG_FILE", str(home.config))

@@ -1,11 +1,8 @@
 """Saves into an object store whose server dies, is silent, or loses its answers."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest
-from obstore.store import S3Store
 
 from standfast import Store
 from standfast.errors import FileError, StepExists, UnreadableFile, WriteFailed
@@ -50,8 +47,8 @@ def stop_server(proxy: Proxy, moment: Match) -> threading.Event:
 
 @pytest.mark.parametrize("moment", kept([is_part, is_completion, is_record], is_record))
 def test_a_server_that_goes_during_a_save_and_comes_back_has_all_or_nothing_of_it(
-    proxy: Proxy, bucket_url: str, moment: Match, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    proxy, bucket_url, moment, monkeypatch
+):
     monkeypatch.setenv("STANDFAST_TIMEOUT", "1")
     run = Store(bucket_url).run("a")
     run.save(1, large(1))
@@ -68,13 +65,7 @@ def test_a_server_that_goes_during_a_save_and_comes_back_has_all_or_nothing_of_i
 
 
 @pytest.mark.parametrize(("moment", "times"), [(is_part, 1), (is_record, None)])
-def test_a_request_that_times_out_ends_the_save(
-    proxy: Proxy,
-    bucket_url: str,
-    moment: Match,
-    times: int | None,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_request_that_times_out_ends_the_save(proxy, bucket_url, moment, times, monkeypatch):
     monkeypatch.setenv("STANDFAST_TIMEOUT", "1")
     run = Store(bucket_url).run("a")
     run.save(1, state(1))
@@ -95,8 +86,8 @@ def test_a_request_that_times_out_ends_the_save(
 
 @pytest.mark.parametrize("fault", ["answer", "request"])
 def test_a_record_that_comes_late_is_never_there_without_its_data(
-    proxy: Proxy, bucket_url: str, fault: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    proxy, bucket_url, fault, monkeypatch
+):
     monkeypatch.setenv("STANDFAST_TIMEOUT", "1")
     run = Store(bucket_url).run("a")
     second, done = threading.Event(), threading.Event()
@@ -115,9 +106,7 @@ def test_a_record_that_comes_late_is_never_there_without_its_data(
 
 
 @pytest.mark.guarantee("G10")
-def test_what_cannot_be_read_now_is_neither_damaged_nor_gone(
-    proxy: Proxy, bucket_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_be_read_now_is_neither_damaged_nor_gone(proxy, bucket_url, monkeypatch):
     monkeypatch.setenv("STANDFAST_TIMEOUT", "1")
     with Store(bucket_url).run("a") as run:
         for step in (1, 2):
@@ -174,9 +163,7 @@ MOMENTS: dict[str, Match] = {
 
 @pytest.mark.parametrize("fault", [DropAnswer(), DropRequest()], ids=["answer", "request"])
 @pytest.mark.parametrize("moment", kept(MOMENTS, "part", "lock"))
-def test_what_is_lost_on_the_way_is_asked_for_again(
-    proxy: Proxy, bucket_url: str, moment: str, fault: Fault
-) -> None:
+def test_what_is_lost_on_the_way_is_asked_for_again(proxy, bucket_url, moment, fault):
     rule = proxy.rule(fault, MOMENTS[moment])
     run = Store(bucket_url).run("a")
     run.save(1, large(1))
@@ -189,9 +176,7 @@ def test_what_is_lost_on_the_way_is_asked_for_again(
     run.close()
 
 
-def test_a_step_is_saved_once_though_every_answer_to_its_record_is_lost(
-    proxy: Proxy, bucket_url: str, client: S3Store
-) -> None:
+def test_a_step_is_saved_once_though_every_answer_to_its_record_is_lost(proxy, bucket_url, client):
     run = Store(bucket_url).run("a")
     rule = proxy.rule(DropAnswer(), is_record, times=3)
     run.save(1, state(1))

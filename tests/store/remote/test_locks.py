@@ -1,7 +1,5 @@
 """Locks in an object store: leases, which end with their holder and are not lost by one fault."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading
@@ -29,7 +27,6 @@ from tests.kit.object_store.messages import Request
 from tests.kit.object_store.proxy import Proxy
 from tests.kit.seams import Seams
 from tests.store.remote.places import check, fresh, keys, state
-from tests.store.remote.workers import Worker
 
 LEASE = 60.0
 """So long that no lock is lost because the machine is busy: the clock of a test ends it."""
@@ -98,9 +95,7 @@ def until(found: Callable[[], Any]) -> Any:
         pause(0.05)
 
 
-def test_a_holder_elsewhere_is_respected_until_its_lease_ends(
-    backend: RemoteBackend, client: S3Store, clock: Clock
-) -> None:
+def test_a_holder_elsewhere_is_respected_until_its_lease_ends(backend, client, clock):
     put(client, "a")
     assert backend.lock("a") is None
     assert keys(client) == [f"{locks.FOLDER}/a"], "asking for the time leaves nothing"
@@ -111,9 +106,7 @@ def test_a_holder_elsewhere_is_respected_until_its_lease_ends(
         assert note_of(client, "a").process == os.getpid()
 
 
-def test_a_holder_elsewhere_that_renews_is_not_waited_for(
-    backend: RemoteBackend, client: S3Store, clock: Clock
-) -> None:
+def test_a_holder_elsewhere_that_renews_is_not_waited_for(backend, client, clock):
     def renew() -> None:
         put(client, "a", msgspec.structs.replace(FOREIGN, renewal=os.urandom(4).hex()))
 
@@ -123,9 +116,7 @@ def test_a_holder_elsewhere_that_renews_is_not_waited_for(
     assert clock.passed < 2
 
 
-def test_a_lock_that_cannot_be_read_ends_with_a_lease(
-    backend: RemoteBackend, client: S3Store, clock: Clock
-) -> None:
+def test_a_lock_that_cannot_be_read_ends_with_a_lease(backend, client, clock):
     obstore.put(client, f"{locks.FOLDER}/a", b"{nonsense")
     assert backend.lock("a") is None
     with backend.lock("a", wait=0.1):  # type: ignore[union-attr]
@@ -133,8 +124,8 @@ def test_a_lock_that_cannot_be_read_ends_with_a_lease(
 
 
 def test_a_lock_of_a_process_that_has_ended_is_taken_at_once_and_its_pins_end(
-    backend: RemoteBackend, client: S3Store, worker: Worker, clock: Clock
-) -> None:
+    backend, client, worker, clock
+):
     child = worker.begin("hold", backend.url, int(LEASE))
     until(lambda: pinned_steps(backend, "a") == {1})
     assert backend.holder("a") == f"process {child} on {note_of(client, 'a').host}"
@@ -147,9 +138,7 @@ def test_a_lock_of_a_process_that_has_ended_is_taken_at_once_and_its_pins_end(
     assert not [key for key in keys(client) if ".pin." in key]
 
 
-def test_a_process_that_its_parent_has_not_waited_for_has_ended(
-    backend: RemoteBackend, client: S3Store
-) -> None:
+def test_a_process_that_its_parent_has_not_waited_for_has_ended(backend, client):
     child = os.fork()
     if child == 0:
         os._exit(0)
@@ -160,9 +149,7 @@ def test_a_process_that_its_parent_has_not_waited_for_has_ended(
         os.waitpid(child, 0)
 
 
-def test_a_holder_that_was_frozen_knows_that_it_lost_the_lock(
-    backend: RemoteBackend, client: S3Store, worker: Worker, clock: Clock
-) -> None:
+def test_a_holder_that_was_frozen_knows_that_it_lost_the_lock(backend, client, worker, clock):
     child = worker.begin("hold", backend.url, SHORT)
     until(lambda: pinned_steps(backend, "a") == {1})
     try:
@@ -181,9 +168,7 @@ def test_a_holder_that_was_frozen_knows_that_it_lost_the_lock(
     taken.release()
 
 
-def test_a_writer_that_lost_its_lock_does_not_commit(
-    backend: RemoteBackend, bucket_url: str, client: S3Store, clock: Clock
-) -> None:
+def test_a_writer_that_lost_its_lock_does_not_commit(backend, bucket_url, client, clock):
     run = Store(backend).run("a")
     run.save(1, state(1))
     other = fresh(bucket_url).run("a")
@@ -213,7 +198,7 @@ FAULTS = {
 }
 
 
-def test_one_request_that_fails_costs_no_lock(proxy: Proxy, bucket_url: str, seams: Seams) -> None:
+def test_one_request_that_fails_costs_no_lock(proxy, bucket_url, seams):
     seams.bound("slack of a lease", 60.0)
     lease = 3.0
     backends = {name: RemoteBackend(f"{bucket_url}/checkpoints", lease=lease) for name in FAULTS}
@@ -237,9 +222,7 @@ def test_one_request_that_fails_costs_no_lock(proxy: Proxy, bucket_url: str, sea
             pass
 
 
-def test_a_lock_that_was_renewed_without_an_answer_is_still_ours(
-    backend: RemoteBackend, client: S3Store
-) -> None:
+def test_a_lock_that_was_renewed_without_an_answer_is_still_ours(backend, client):
     lock = backend.lock("a")
     assert lock is not None
     ours = note_of(client, "a")
@@ -252,8 +235,8 @@ def test_a_lock_that_was_renewed_without_an_answer_is_still_ours(
 
 
 def test_a_holder_that_cannot_renew_does_not_wait_for_the_server(
-    proxy: Proxy, bucket_url: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    proxy, bucket_url, clock, monkeypatch
+):
     monkeypatch.setenv("STANDFAST_TIMEOUT", "600")
     lock = RemoteBackend(f"{bucket_url}/checkpoints", lease=SHORT).lock("a")
     assert lock is not None
@@ -264,8 +247,8 @@ def test_a_holder_that_cannot_renew_does_not_wait_for_the_server(
 
 
 def test_a_lock_whose_creation_was_never_answered_can_be_taken(
-    proxy: Proxy, bucket_url: str, client: S3Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    proxy, bucket_url, client, monkeypatch
+):
     monkeypatch.setenv("STANDFAST_TIMEOUT", "1")
     url = f"{bucket_url}/checkpoints"
     rule = proxy.rule(

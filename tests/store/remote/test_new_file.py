@@ -1,7 +1,5 @@
 """Files on their way into an object store."""
 
-from __future__ import annotations
-
 import errno
 import sys
 from collections.abc import Callable
@@ -17,9 +15,7 @@ from obstore.store import S3Store
 from standfast.errors import AlreadyExists, WriteFailed
 from standfast.store.remote.backend import RemoteBackend
 from standfast.store.remote.new_file import _unused
-from tests.kit.object_store.faults import Answer, DropAnswer, Fault, HoldAnswer
-from tests.kit.object_store.proxy import Proxy
-from tests.kit.seams import Seams
+from tests.kit.object_store.faults import Answer, DropAnswer, HoldAnswer
 from tests.kit.stores import MIB, random_bytes
 from tests.store.remote.places import PART, is_completion, is_part, keys
 
@@ -49,9 +45,7 @@ def write(backend: RemoteBackend, data: np.ndarray, place: bool = True) -> None:
             new.place()
 
 
-def test_blocks_that_come_in_any_order_are_put_in_order(
-    backend: RemoteBackend, client: S3Store
-) -> None:
+def test_blocks_that_come_in_any_order_are_put_in_order(backend, client):
     data = random_bytes(SIZE)
     starts = list(range(0, SIZE, MIB))
     np.random.default_rng(1).shuffle(starts)
@@ -65,7 +59,7 @@ def test_blocks_that_come_in_any_order_are_put_in_order(
     assert backend.unfinished() == []
 
 
-def test_a_file_that_is_not_placed_leaves_nothing(backend: RemoteBackend, client: S3Store) -> None:
+def test_a_file_that_is_not_placed_leaves_nothing(backend, client):
     write(backend, random_bytes(SIZE), place=False)
     assert placed(client) == []
     assert backend.unfinished() == []
@@ -76,7 +70,7 @@ def test_a_file_that_is_not_placed_leaves_nothing(backend: RemoteBackend, client
     assert backend.unfinished() == []
 
 
-def test_a_hole_is_no_file(backend: RemoteBackend, client: S3Store) -> None:
+def test_a_hole_is_no_file(backend, client):
     with backend.new(NAME) as new:
         new.write(random_bytes(MIB), 0)
         new.write(random_bytes(MIB), 2 * MIB)
@@ -88,9 +82,7 @@ def test_a_hole_is_no_file(backend: RemoteBackend, client: S3Store) -> None:
 
 
 @pytest.mark.parametrize("size", [1000, SIZE], ids=["small", "large"])
-def test_a_name_that_is_taken_stays_as_it_is(
-    backend: RemoteBackend, client: S3Store, size: int
-) -> None:
+def test_a_name_that_is_taken_stays_as_it_is(backend, client, size):
     obstore.put(client, NAME, b"first")
     with pytest.raises(AlreadyExists):
         write(backend, random_bytes(size))
@@ -98,9 +90,7 @@ def test_a_name_that_is_taken_stays_as_it_is(
     assert backend.unfinished() == []
 
 
-def test_an_upload_that_is_refused_ends_at_once_and_leaves_nothing(
-    proxy: Proxy, backend: RemoteBackend, client: S3Store
-) -> None:
+def test_an_upload_that_is_refused_ends_at_once_and_leaves_nothing(proxy, backend, client):
     rule = proxy.rule(Answer(403, b"<Error><Code>AccessDenied</Code></Error>"), is_part, times=None)
     with pytest.raises(WriteFailed, match="AccessDenied"):
         write(backend, np.zeros(20 * PART, np.uint8))
@@ -113,13 +103,8 @@ def test_an_upload_that_is_refused_ends_at_once_and_leaves_nothing(
     ("fault", "times"), [(DropAnswer(), 1), (DropAnswer(), 2), (HoldAnswer(600), None)], ids=str
 )
 def test_a_completion_whose_answer_is_lost_is_looked_for(
-    proxy: Proxy,
-    bucket_url: str,
-    client: S3Store,
-    fault: Fault,
-    times: int | None,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    proxy, bucket_url, client, fault, times, monkeypatch
+):
     if times is None:
         monkeypatch.setenv("STANDFAST_TIMEOUT", "1")
     backend, data = RemoteBackend(f"{bucket_url}/checkpoints"), random_bytes(SIZE)
@@ -132,9 +117,7 @@ def test_a_completion_whose_answer_is_lost_is_looked_for(
 
 
 @pytest.mark.parametrize("is_over", [False, True], ids=["under way", "over"])
-def test_an_upload_that_fails_hides_no_other_error(
-    proxy: Proxy, bucket_url: str, is_over: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_upload_that_fails_hides_no_other_error(proxy, bucket_url, is_over, monkeypatch):
     monkeypatch.setenv("STANDFAST_TIMEOUT", "1")
     backend = RemoteBackend(f"{bucket_url}/checkpoints")
 
@@ -168,7 +151,7 @@ HOLDERS: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("name", HOLDERS)
-def test_memory_is_used_again_only_when_no_part_of_it_is_held(name: str, seams: Seams) -> None:
+def test_memory_is_used_again_only_when_no_part_of_it_is_held(name, seams):
     seams.system(sys, getrefcount=lambda *_: 1)  # Python 3.14 leaves some out: gh-130704
     size = (1 << 16) + 4096 * list(HOLDERS).index(name)  # of which no other test has a block
     lent = _unused(size)
@@ -182,7 +165,7 @@ def test_memory_is_used_again_only_when_no_part_of_it_is_held(name: str, seams: 
 
 
 @pytest.mark.parametrize("lengths", [[5, 3 << 20, 7, 9], [0, 1]])
-def test_what_is_appended_is_there_in_its_order(bucket_url: str, lengths: list[int]) -> None:
+def test_what_is_appended_is_there_in_its_order(bucket_url, lengths):
     pieces = [np.full(length, n + 1, np.uint8) for n, length in enumerate(lengths)]
     backend = RemoteBackend(bucket_url)
     with backend.new("a") as file:
@@ -193,7 +176,7 @@ def test_what_is_appended_is_there_in_its_order(bucket_url: str, lengths: list[i
     assert backend.read("a") == b"".join(piece.tobytes() for piece in pieces)
 
 
-def test_memory_that_is_lent_is_uploaded_as_it_was_filled(backend: RemoteBackend) -> None:
+def test_memory_that_is_lent_is_uploaded_as_it_was_filled(backend):
     sizes = [PART] * 14 + [700]  # more than wait for the server at once
     with backend.new(NAME) as file:
         for number, size in enumerate(sizes):

@@ -1,7 +1,5 @@
 """Several processes in one store: they are killed, they race, they fork."""
 
-from __future__ import annotations
-
 import errno
 import os
 import signal
@@ -18,7 +16,6 @@ from standfast.store.maintenance.doctor import examine
 from tests.kit.object_store.faults import Call, HoldAnswer
 from tests.kit.object_store.messages import Disconnected, Request
 from tests.kit.object_store.proxy import Proxy
-from tests.kit.object_store.server import Server
 from tests.kit.stores import same
 from tests.store.remote.places import (
     Match,
@@ -91,13 +88,8 @@ def look(url: str) -> tuple[bool, int]:
     ids=["a part", "before the record", "after the record"],
 )
 def test_a_save_that_is_killed_leaves_the_old_state_or_the_new_one(
-    proxy: Proxy,
-    bucket_url: str,
-    worker: Worker,
-    match: Match,
-    late: bool,
-    leaves: tuple[bool, bool],
-) -> None:
+    proxy, bucket_url, worker, match, late, leaves
+):
     with fresh(bucket_url).run("a") as run:
         run.save(1, state(1))
     assert kill_a_save(worker, proxy, bucket_url, late, 0, match)
@@ -109,8 +101,8 @@ def test_a_save_that_is_killed_leaves_the_old_state_or_the_new_one(
 @pytest.mark.guarantee("G1")
 @pytest.mark.parametrize("first", [0, 1])
 def test_a_save_killed_at_any_request_leaves_the_old_state_or_the_new_one(
-    proxy: Proxy, bucket_url: str, worker: Worker, first: int
-) -> None:
+    proxy, bucket_url, worker, first
+):
     found = []
     for number, at in enumerate(range(MOST), first):
         url = f"{bucket_url}/{at}"
@@ -126,9 +118,7 @@ def test_a_save_killed_at_any_request_leaves_the_old_state_or_the_new_one(
 
 @pytest.mark.guarantee("G3")
 @pytest.mark.parametrize("what", ["race", "race_without_locks"])
-def test_of_those_who_save_one_step_at_once_one_does(
-    bucket_url: str, what: str, server: Server, workers: list[Worker]
-) -> None:
+def test_of_those_who_save_one_step_at_once_one_does(bucket_url, what, server, workers):
     fresh(bucket_url).run("a")
     for number, worker in enumerate(workers):
         worker.begin(what, bucket_url, number)
@@ -144,9 +134,7 @@ def test_of_those_who_save_one_step_at_once_one_does(
     assert len(keys(straight(server, bucket_url), ".safetensors")) == 2
 
 
-def test_two_processes_train_into_two_runs_of_one_store(
-    bucket_url: str, workers: list[Worker]
-) -> None:
+def test_two_processes_train_into_two_runs_of_one_store(bucket_url, workers):
     for number, worker in enumerate(workers):
         worker.begin("save_many", bucket_url, number)
     assert [worker.ended() for worker in workers] == [0, 0]
@@ -165,7 +153,7 @@ def test_two_processes_train_into_two_runs_of_one_store(
     assert orphans(store) == set()
 
 
-def test_a_forked_process_cannot_use_the_store_and_its_parent_still_can(bucket_url: str) -> None:
+def test_a_forked_process_cannot_use_the_store_and_its_parent_still_can(bucket_url):
     store = Store(bucket_url)
     run = store.run("a")
     run.save(1, state(1))
@@ -205,9 +193,7 @@ sys.stdin.readline()
 
 
 @pytest.mark.long
-def test_a_process_ends_though_its_server_is_gone(
-    proxy: Proxy, bucket_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_ends_though_its_server_is_gone(proxy, bucket_url, monkeypatch):
     monkeypatch.setenv("STANDFAST_TIMEOUT", "1")
     command = [sys.executable, "-c", PROGRAM, bucket_url]
     with subprocess.Popen(command, stdin=-1, stdout=-1, stderr=-1, text=True) as process:

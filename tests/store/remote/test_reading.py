@@ -1,7 +1,5 @@
 """Objects that are not what was saved, and answers that are not what the server said."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -70,9 +68,7 @@ def run(proxy: Proxy, bucket_url: str) -> Run:
 
 
 @pytest.mark.parametrize("how", HARM)
-def test_a_damaged_object_is_never_loaded(
-    run: Run, how: str, client: S3Store, bucket_url: str
-) -> None:
+def test_a_damaged_object_is_never_loaded(run, how, client, bucket_url):
     harm, kind = HARM[how]
     harm(client, data_key(run, 2), data_key(run, 1))
     for store in (run.store, fresh(bucket_url)):
@@ -91,7 +87,7 @@ def test_a_damaged_object_is_never_loaded(
     assert same(fresh(bucket_url).run("a").load(), state(3, SIZE))
 
 
-def test_a_record_that_is_damaged_is_named(run: Run, client: S3Store, bucket_url: str) -> None:
+def test_a_record_that_is_damaged_is_named(run, client, bucket_url):
     key = names.record_file(run.hash, 2)
     change(lambda data: data[:-30])(client, key, "")
     with pytest.raises(DamagedFile, match=r"_step_000002\.json"):
@@ -103,9 +99,7 @@ def test_a_record_that_is_damaged_is_named(run: Run, client: S3Store, bucket_url
 
 
 @pytest.mark.parametrize("how", ["swapped", "turned", "deleted"])
-def test_an_object_that_changes_while_it_is_open_is_not_read_on(
-    run: Run, how: str, client: S3Store, bucket_url: str
-) -> None:
+def test_an_object_that_changes_while_it_is_open_is_not_read_on(run, how, client, bucket_url):
     key = data_key(run, 2)
     opened = RemoteBackend(f"{bucket_url}/checkpoints").open(key)
     assert len(opened.read(0, 100)) == 100
@@ -115,9 +109,7 @@ def test_an_object_that_changes_while_it_is_open_is_not_read_on(
     opened.close()
 
 
-def test_an_object_that_changes_in_the_middle_of_a_load_is_never_half_of_each(
-    proxy: Proxy, run: Run, client: S3Store
-) -> None:
+def test_an_object_that_changes_in_the_middle_of_a_load_is_never_half_of_each(proxy, run, client):
     key, other = data_key(run, 2), data_key(run, 1)
     rule = proxy.rule(Call(lambda request: swap(client, key, other)), gets(key.rpartition("/")[2]))
     with pytest.raises((ChangedFile, DigestMismatch)):
@@ -129,9 +121,7 @@ def test_an_object_that_changes_in_the_middle_of_a_load_is_never_half_of_each(
 
 
 @pytest.mark.parametrize("at", [0, 5_000, SIZE])
-def test_bytes_that_change_on_the_way_are_noticed(
-    proxy: Proxy, run: Run, bucket_url: str, at: int
-) -> None:
+def test_bytes_that_change_on_the_way_are_noticed(proxy, run, bucket_url, at):
     for end in (data_key(run, 1).rpartition("/")[2], "_step_000001.json"):
         rule = proxy.rule(ReplaceInAnswer(at, b"?!"), gets(end), times=None)
         with suppress(DamagedFile):  # some bytes of a file are not asked for
@@ -150,9 +140,7 @@ ANSWERS = {
 
 @pytest.mark.parametrize("after", [0, 1, 100_000])
 @pytest.mark.parametrize("what", ANSWERS)
-def test_an_answer_that_breaks_off_is_asked_for_again(
-    proxy: Proxy, run: Run, bucket_url: str, what: str, after: int
-) -> None:
+def test_an_answer_that_breaks_off_is_asked_for_again(proxy, run, bucket_url, what, after):
     rule = proxy.rule(CutAnswer(after), ANSWERS[what])
     assert same(fresh(bucket_url).run("a").load(), state(2, SIZE))
     assert rule.hits == 1

@@ -1,7 +1,5 @@
 """What a store at a URL says when it cannot be used; nothing that it says is secret."""
 
-from __future__ import annotations
-
 import logging
 import os
 import secrets
@@ -10,14 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from obstore.store import S3Store
 
 from standfast import Store
 from standfast.errors import BadOption, FileError, StandfastError, UnreadableFile, WriteFailed
 from standfast.store.remote.connection import checked_url
 from standfast.store.remote.versions import UNTRUSTED
 from tests.kit.object_store.faults import Answer
-from tests.kit.object_store.proxy import Proxy
 from tests.kit.object_store.server import Server
 from tests.store.remote.places import check, fresh, objects, shown, state
 
@@ -56,13 +52,7 @@ def _fails(url: str, kind: type[StandfastError]) -> list[BaseException]:
         ("AWS_ACCESS_KEY_ID", "InvalidAccessKeyId"),
     ],
 )
-def test_credentials_that_are_wrong_are_told_of(
-    bucket_url: str,
-    name: str,
-    code: str,
-    hidden: Callable[[BaseException], str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_credentials_that_are_wrong_are_told_of(bucket_url, name, code, hidden, monkeypatch):
     wrong = secrets.token_hex(20)
     monkeypatch.setenv(name, wrong)
     for error in _fails(bucket_url, FileError):
@@ -72,9 +62,7 @@ def test_credentials_that_are_wrong_are_told_of(
         assert wrong not in shown(error)
 
 
-def test_without_credentials_it_says_where_they_come_from(
-    bucket_url: str, monkeypatch: pytest.MonkeyPatch, hidden: Callable[[BaseException], str]
-) -> None:
+def test_without_credentials_it_says_where_they_come_from(bucket_url, monkeypatch, hidden):
     monkeypatch.setenv("STANDFAST_TIMEOUT", "1")
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
@@ -83,17 +71,13 @@ def test_without_credentials_it_says_where_they_come_from(
         assert "AWS_ACCESS_KEY_ID" in hidden(error)
 
 
-def test_a_bucket_that_is_not_there_is_told_of(
-    bucket_url: str, hidden: Callable[[BaseException], str]
-) -> None:
+def test_a_bucket_that_is_not_there_is_told_of(bucket_url, hidden):
     for error in _fails("s3://nowhere-at-all/prefix", UnreadableFile):
         assert "nowhere-at-all" in hidden(error)
 
 
 @pytest.mark.parametrize("method", ["PUT", "POST", "DELETE"])
-def test_who_may_only_read_reads_and_is_told_so_when_they_write(
-    proxy: Proxy, bucket_url: str, method: str, hidden: Callable[[BaseException], str]
-) -> None:
+def test_who_may_only_read_reads_and_is_told_so_when_they_write(proxy, bucket_url, method, hidden):
     with Store(bucket_url).run("a") as run:
         run.save(1, state(1))
     body = f"<Error><Code>AccessDenied</Code><Message>{TOKEN}</Message></Error>".encode()
@@ -111,12 +95,7 @@ def test_who_may_only_read_reads_and_is_told_so_when_they_write(
     hidden(refused.value)
 
 
-def test_a_secret_is_in_no_object_and_no_text(
-    bucket_url: str,
-    server: Server,
-    client: S3Store,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_secret_is_in_no_object_and_no_text(bucket_url, server, client, caplog):
     caplog.set_level(logging.DEBUG)
     store = Store(bucket_url)
     with store.run("a", hp={"lr": 1}) as run:
@@ -146,13 +125,13 @@ def test_a_secret_is_in_no_object_and_no_text(
         "file://elsewhere/folder",
     ],
 )
-def test_a_url_that_is_none_or_has_a_secret_in_it_is_refused(url: str) -> None:
+def test_a_url_that_is_none_or_has_a_secret_in_it_is_refused(url):
     with pytest.raises(BadOption) as caught:
         Store(url).runs()
     assert "word" not in str(caught.value).replace("password", "")
 
 
-def test_the_container_of_a_url_of_azure_is_no_secret() -> None:
+def test_the_container_of_a_url_of_azure_is_no_secret():
     url = "abfss://data@account.dfs.core.windows.net/runs"
     assert checked_url(f"{url}/") == url
     with pytest.raises(BadOption) as caught:
@@ -160,7 +139,7 @@ def test_the_container_of_a_url_of_azure_is_no_secret() -> None:
     assert "SECRET" not in str(caught.value)
 
 
-def test_a_path_that_was_a_url_is_refused_without_its_secret() -> None:
+def test_a_path_that_was_a_url_is_refused_without_its_secret():
     with pytest.raises(BadOption, match=r"^s3:/…") as caught:
         Store(Path("s3://key:word@bucket/a"))
     assert "word" not in str(caught.value)
@@ -168,9 +147,7 @@ def test_a_path_that_was_a_url_is_refused_without_its_secret() -> None:
         Store(Path("s3://bucket/a"))
 
 
-def test_wrong_keys_of_one_user_disturb_no_other(
-    bucket_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wrong_keys_of_one_user_disturb_no_other(bucket_url, monkeypatch):
     good = os.environ["AWS_SECRET_ACCESS_KEY"]
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "expired")
     first = Store(bucket_url)
@@ -191,9 +168,7 @@ def test_wrong_keys_of_one_user_disturb_no_other(
     assert versions[run.hash] < (UNTRUSTED, 0), "what was changed is said to be over"
 
 
-def test_without_obstore_it_says_what_to_install(
-    bucket_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_obstore_it_says_what_to_install(bucket_url, monkeypatch):
     monkeypatch.setitem(sys.modules, "obstore", None)
     with pytest.raises(BadOption, match="obstore"):
         Store(bucket_url).run("a")

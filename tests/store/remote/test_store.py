@@ -1,19 +1,13 @@
 """A store at a URL, as its users have it."""
 
-from __future__ import annotations
-
 import re
 import secrets
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 import numpy as np
 import obstore
 import pytest
 import torch
-from obstore.store import S3Store
 from typer.testing import CliRunner
 
 import standfast
@@ -23,7 +17,6 @@ from standfast.store.backends.local import LocalBackend
 from standfast.store.backends.memory import MemoryBackend
 from standfast.store.remote.backend import RemoteBackend
 from tests.kit.cases import kept
-from tests.kit.object_store.server import Server
 from tests.kit.rank_threads import ThreadRanks, on_ranks
 from tests.kit.stores import QUERIES
 from tests.store.remote.places import check, fresh, state
@@ -31,7 +24,7 @@ from tests.store.remote.places import check, fresh, state
 STATE = {"model": {"w": torch.arange(70_000.0), "b": torch.ones(3)}, "step": 7}
 
 
-def test_a_url_of_a_file_is_a_folder(tmp_path: Path) -> None:
+def test_a_url_of_a_file_is_a_folder(tmp_path):
     with standfast.Store(f"file://{quote(str(tmp_path))}/a%20b") as store:
         assert isinstance(store.backend, LocalBackend)
         store.run("x").save(1, {"w": np.arange(3.0)})
@@ -39,16 +32,14 @@ def test_a_url_of_a_file_is_a_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("query", QUERIES.values(), ids=QUERIES)
-def test_what_is_no_store_says_so(bucket_url: str, query: Callable[[standfast.Store], Any]) -> None:
+def test_what_is_no_store_says_so(bucket_url, query):
     store = standfast.Store(bucket_url)
     with pytest.raises(NotAStore, match=re.escape(bucket_url)):
         query(store)
     assert store.backend.list("") == []
 
 
-def test_a_store_is_the_same_for_a_second_machine(
-    bucket_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_is_the_same_for_a_second_machine(bucket_url, tmp_path, monkeypatch):
     with standfast.Store(bucket_url) as store:
         run = store.run("gpt", hp={"lr": 0.1})
         run.save(100, STATE, metrics={"loss": 0.5}, best=True)
@@ -64,7 +55,7 @@ def test_a_store_is_the_same_for_a_second_machine(
     assert found.verify().nbytes == 280_012
 
 
-def test_a_torch_file_is_there_once(bucket_url: str) -> None:
+def test_a_torch_file_is_there_once(bucket_url):
     store = standfast.Store(bucket_url)
     run = store.run("a")
     run.save(1, STATE, format="torch")
@@ -73,7 +64,7 @@ def test_a_torch_file_is_there_once(bucket_url: str) -> None:
     assert torch.equal(run.load(1)["model"]["w"], STATE["model"]["w"])
 
 
-def test_ranks_save_as_one_and_any_number_loads(bucket_url: str) -> None:
+def test_ranks_save_as_one_and_any_number_loads(bucket_url):
     def save(comm: ThreadRanks) -> None:
         with standfast.Store(bucket_url).run("a") as run:
             mine = standfast.per_rank({"rank": comm.rank, "w": np.full(9, comm.rank)})
@@ -86,7 +77,7 @@ def test_ranks_save_as_one_and_any_number_loads(bucket_url: str) -> None:
     assert store.resolve("a@1").verify().tensors >= 4
 
 
-def test_gc_says_that_there_is_no_trash(bucket_url: str) -> None:
+def test_gc_says_that_there_is_no_trash(bucket_url):
     with standfast.Store(bucket_url) as store, store.run("a") as run:
         for step in (1, 2, 3):
             run.save(step, {"w": np.full(100_000, step)})
@@ -102,7 +93,7 @@ def test_gc_says_that_there_is_no_trash(bucket_url: str) -> None:
     assert len(data) == 1
 
 
-def test_its_place_opens_it_again(bucket_url: str, tmp_path: Path) -> None:
+def test_its_place_opens_it_again(bucket_url, tmp_path):
     with standfast.Store(bucket_url) as store:
         store.run("a").save(1, STATE)
     for given in (bucket_url, f"{bucket_url}/", str(tmp_path)):
@@ -124,7 +115,7 @@ def test_its_place_opens_it_again(bucket_url: str, tmp_path: Path) -> None:
         "/%41",
     ),
 )
-def test_a_store_may_be_anywhere_in_a_bucket(prefix: str, server: Server, bucket_url: str) -> None:
+def test_a_store_may_be_anywhere_in_a_bucket(prefix, server, bucket_url):
     url = server.bucket(f"place-{secrets.token_hex(4)}") + prefix
     with standfast.Store(url) as store, store.run("a") as run:
         run.save(1, state(1))
@@ -138,7 +129,7 @@ def test_a_store_may_be_anywhere_in_a_bucket(prefix: str, server: Server, bucket
     check(fresh(url.rstrip("/")), state(2), state(3))
 
 
-def test_stores_beside_each_other_have_nothing_in_common(bucket_url: str) -> None:
+def test_stores_beside_each_other_have_nothing_in_common(bucket_url):
     urls = [bucket_url, f"{bucket_url}2", f"{bucket_url}/store", f"{bucket_url}/checkpoints"]
     for number, url in enumerate(urls):
         with standfast.Store(url) as store, store.run("a") as run:
@@ -148,7 +139,7 @@ def test_stores_beside_each_other_have_nothing_in_common(bucket_url: str) -> Non
         assert fresh(url).index.count() in (0, 1), "its own, once it was looked at"
 
 
-def test_objects_of_others_are_let_be(bucket_url: str, client: S3Store) -> None:
+def test_objects_of_others_are_let_be(bucket_url, client):
     for key in ("readme.txt", "models/notes.txt", "models/x/y"):
         obstore.put(client, key, b"theirs")
     with standfast.Store(bucket_url) as store, store.run("a") as run:

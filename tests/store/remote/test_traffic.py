@@ -1,9 +1,6 @@
 """What goes over the wire: only what is asked for, and nothing twice."""
 
-from __future__ import annotations
-
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -25,7 +22,7 @@ def of_data(proxy: Proxy) -> list[str]:
     return [request.path for request in gets if request.path.endswith(".safetensors")]
 
 
-def test_one_tensor_of_many_is_fetched_alone(bucket_url: str, proxy: Proxy) -> None:
+def test_one_tensor_of_many_is_fetched_alone(bucket_url, proxy):
     state = {"model": {f"w{n}": random_bytes(4 * MIB, n) for n in range(5)}}
     store = standfast.Store(bucket_url)
     store.run("a").save(1, state)
@@ -37,7 +34,7 @@ def test_one_tensor_of_many_is_fetched_alone(bucket_url: str, proxy: Proxy) -> N
     assert len(of_data(proxy)) == 1
 
 
-def test_small_neighbours_come_together(bucket_url: str, proxy: Proxy) -> None:
+def test_small_neighbours_come_together(bucket_url, proxy):
     state = {f"bias{n}": np.full(100, n, np.float32) for n in range(500)}
     run = standfast.Store(bucket_url).run("a")
     run.save(1, state)
@@ -47,7 +44,7 @@ def test_small_neighbours_come_together(bucket_url: str, proxy: Proxy) -> None:
     assert len(of_data(proxy)) == 1
 
 
-def test_a_small_change_is_a_small_upload(bucket_url: str, proxy: Proxy) -> None:
+def test_a_small_change_is_a_small_upload(bucket_url, proxy):
     state = {f"w{n}": random_bytes(2 * MIB, n) for n in range(10)}
     run = standfast.Store(bucket_url).run("a")
     run.save(1, state)
@@ -59,7 +56,7 @@ def test_a_small_change_is_a_small_upload(bucket_url: str, proxy: Proxy) -> None
     assert run.load(2)["w7"].tobytes() == state["w7"].tobytes()
 
 
-def test_a_warm_list_asks_for_no_run_and_no_record(bucket_url: str, proxy: Proxy) -> None:
+def test_a_warm_list_asks_for_no_run_and_no_record(bucket_url, proxy):
     with standfast.Store(bucket_url) as store:
         for number in range(5):
             with store.run(f"run {number}") as run:
@@ -81,9 +78,7 @@ def test_a_warm_list_asks_for_no_run_and_no_record(bucket_url: str, proxy: Proxy
     assert len(looked_at) == 1, "the run that was changed, once"
 
 
-def test_listing_fetches_heads_alone(
-    bucket_url: str, proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_listing_fetches_heads_alone(bucket_url, proxy, tmp_path, monkeypatch):
     state = {f"w{n}": np.arange(3.0) for n in range(3000)}
     with standfast.Store(bucket_url) as store:
         store.run("a").save(1, state)
@@ -96,7 +91,7 @@ def test_listing_fetches_heads_alone(
 
 
 @pytest.mark.parametrize("verify", [True, False])
-def test_what_is_cached_is_not_fetched_again(bucket_url: str, proxy: Proxy, verify: bool) -> None:
+def test_what_is_cached_is_not_fetched_again(bucket_url, proxy, verify):
     state = {"w": random_bytes(18 * MIB), "b": np.arange(5.0)}
     standfast.Store(bucket_url).run("a").save(1, state)
     for cache, expected in (("1MB", 2), ("100MB", 2), ("100MB", 0)):

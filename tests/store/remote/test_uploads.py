@@ -1,7 +1,5 @@
 """Unfinished uploads: what a server says of them, what becomes of them, what is never shown."""
 
-from __future__ import annotations
-
 import traceback
 from collections.abc import Iterator
 from dataclasses import replace
@@ -89,27 +87,25 @@ def _shown(error: BaseException) -> str:
     return str(error)
 
 
-def test_an_upload_has_a_key_an_id_and_an_age_by_the_clock_of_the_server(
-    answering: Answering,
-) -> None:
+def test_an_upload_has_a_key_an_id_and_an_age_by_the_clock_of_the_server(answering):
     answering.says(200, _page(_entry("pre/models/a", "id-1")))
     assert unfinished(answering.place()) == [LEFT]
     assert answering.asked == [("GET", "/bucket", {"uploads": "", "prefix": "pre/"})]
 
 
-def test_a_server_without_a_clock_is_given_ours(answering: Answering) -> None:
+def test_a_server_without_a_clock_is_given_ours(answering):
     answering.says(200, _page(_entry("pre/models/a", "id-1")), "X-Date: none")
     (upload,) = unfinished(answering.place())
     assert abs(datetime.now(UTC) - BEGUN - upload.age) < timedelta(minutes=1)
 
 
-def test_uploads_of_a_neighbour_are_none_of_ours(answering: Answering) -> None:
+def test_uploads_of_a_neighbour_are_none_of_ours(answering):
     theirs = [_entry("pre2/a", "id-2"), _entry("a", "id-3"), _entry("pre/", "id-4")]
     answering.says(200, _page(*theirs, _entry("pre/models/a", "id-1")))
     assert unfinished(answering.place()) == [LEFT]
 
 
-def test_a_store_may_have_the_whole_bucket(answering: Answering) -> None:
+def test_a_store_may_have_the_whole_bucket(answering):
     answering.says(200, _page(_entry("models/a", "id-1")))
     answering.says(204)
     assert unfinished(answering.place("")) == [LEFT]
@@ -117,7 +113,7 @@ def test_a_store_may_have_the_whole_bucket(answering: Answering) -> None:
     assert [path for _, path, _ in answering.asked] == ["/bucket", "/bucket/models/a"]
 
 
-def test_all_pages_are_read(answering: Answering) -> None:
+def test_all_pages_are_read(answering):
     answering.says(200, _page(_entry("pre/a", "1"), after=("pre/a", "1")))
     answering.says(200, _page(_entry("pre/a", "2"), after=("", "2")))  # as SeaweedFS does it
     answering.says(200, _page(_entry("pre/b", "3")))
@@ -128,7 +124,7 @@ def test_all_pages_are_read(answering: Answering) -> None:
     assert asked[2] == {**asked[0], "upload-id-marker": "2"}
 
 
-def test_pages_that_never_end_are_refused(answering: Answering) -> None:
+def test_pages_that_never_end_are_refused(answering):
     for _ in range(2):
         answering.says(200, _page(_entry("pre/a", "1"), after=("pre/a", "1")))
     with pytest.raises(UnreadableFile):
@@ -154,14 +150,14 @@ DOCTYPE = '<!DOCTYPE x [<!ENTITY key "pre/models/a">]>'
     ],
     ids="nothing noise cut keyless idless timeless zoneless ancient entity utf-16".split(),
 )
-def test_an_answer_that_is_no_list_is_refused(answering: Answering, body: str | bytes) -> None:
+def test_an_answer_that_is_no_list_is_refused(answering, body):
     answering.says(200, body)
     with pytest.raises(UnreadableFile) as caught:
         unfinished(answering.place())
     _shown(caught.value)
 
 
-def test_an_answer_without_an_end_is_refused(answering: Answering, seams: Seams) -> None:
+def test_an_answer_without_an_end_is_refused(answering, seams):
     page = _page(_entry("pre/a", "1"))
     seams.bound("longest upload", len(page))
     answering.says(200, page)
@@ -171,14 +167,14 @@ def test_an_answer_without_an_end_is_refused(answering: Answering, seams: Seams)
         unfinished(answering.place())
 
 
-def test_an_upload_is_aborted_by_its_key_and_id(answering: Answering) -> None:
+def test_an_upload_is_aborted_by_its_key_and_id(answering):
     answering.says(204)
     abort(answering.place(), Upload("a b/ü+%5C", "id/+=", BEGUN, timedelta()))
     path = "/bucket/pre/a b/ü+%5C"
     assert answering.asked == [("DELETE", path, {"uploadId": "id/+="})]
 
 
-def test_an_upload_that_is_gone_is_no_error(answering: Answering) -> None:
+def test_an_upload_that_is_gone_is_no_error(answering):
     answering.says(404, _error("NoSuchUpload"))
     abort(answering.place(), LEFT)
     assert [method for method, _, _ in answering.asked] == ["DELETE"]
@@ -197,9 +193,7 @@ def test_an_upload_that_is_gone_is_no_error(answering: Answering) -> None:
     ],
     ids="denied signature nested spaces noise unable bucket".split(),
 )
-def test_a_refusal_says_what_the_server_calls_it_and_no_more(
-    answering: Answering, status: int, body: str | bytes, named: str | None
-) -> None:
+def test_a_refusal_says_what_the_server_calls_it_and_no_more(answering, status, body, named):
     kinds = (UnreadableFile, WriteFailed) if named else (MissingFile, MissingFile)
     for kind, act in zip(kinds, (unfinished, lambda place: abort(place, LEFT)), strict=True):
         for _ in range(uploads._TRIES if status >= 500 else 1):
@@ -209,14 +203,14 @@ def test_a_refusal_says_what_the_server_calls_it_and_no_more(
         assert _shown(caught.value).endswith(named or "")
 
 
-def test_a_server_that_is_not_well_is_asked_again(answering: Answering) -> None:
+def test_a_server_that_is_not_well_is_asked_again(answering):
     answering.says(503, _error("SlowDown"))
     answering.says(0)
     answering.says(200, _page())
     assert unfinished(answering.place()) == []
 
 
-def test_a_server_that_hangs_up_is_given_up(answering: Answering) -> None:
+def test_a_server_that_hangs_up_is_given_up(answering):
     for _ in range(2 * uploads._TRIES):
         answering.says(0)
     with pytest.raises(UnreadableFile, match="s3://bucket/pre"):
@@ -225,7 +219,7 @@ def test_a_server_that_hangs_up_is_given_up(answering: Answering) -> None:
         abort(answering.place(), LEFT)
 
 
-def test_what_is_signed_for_one_server_is_not_sent_to_another(answering: Answering) -> None:
+def test_what_is_signed_for_one_server_is_not_sent_to_another(answering):
     location = f"Location: {answering.endpoint}/elsewhere"
     answering.says(307, _error("TemporaryRedirect"), location)
     with pytest.raises(UnreadableFile, match="TemporaryRedirect"):
@@ -233,9 +227,7 @@ def test_what_is_signed_for_one_server_is_not_sent_to_another(answering: Answeri
     assert len(answering.asked) == 1
 
 
-def test_a_server_that_says_nothing_is_given_up(
-    bucket_url: str, proxy: Proxy, seams: Seams
-) -> None:
+def test_a_server_that_says_nothing_is_given_up(bucket_url, proxy, seams):
     seams.bound("patience of uploads", 0.05)
     seams.bound("interval of uploads", 0.0)
     proxy.rule(HoldAnswer(600), times=None)
@@ -257,9 +249,7 @@ def test_a_server_that_says_nothing_is_given_up(
     ],
     ids=["AWS", "a dot in the bucket", "another server"],
 )
-def test_the_bucket_is_in_the_host_at_aws_and_in_the_path_elsewhere(
-    config: dict[str, str], bucket: str, prefix: str, url: str
-) -> None:
+def test_the_bucket_is_in_the_host_at_aws_and_in_the_path_elsewhere(config, bucket, prefix, url):
     options = Options({"region": "eu-west-1", **config}, {}, lambda: KEYS)
     place = Place.of(options, bucket, prefix)
     assert place is not None
@@ -271,7 +261,7 @@ def test_the_bucket_is_in_the_host_at_aws_and_in_the_path_elsewhere(
     assert request.full_url == url.replace("/?", "?").replace("?uploads=", "/a/b/c?uploadId=1")
 
 
-def test_there_is_no_place_without_keys_and_none_shows_them() -> None:
+def test_there_is_no_place_without_keys_and_none_shows_them():
     assert Place.of(Options({}, {}, None), "bucket", "") is None
     place = Place("http://host", "bucket", "pre", "here", KEYS)
     shown = f"{place} {place!r}"
@@ -295,7 +285,7 @@ def _leave(worker: Worker, url: str) -> None:
     assert worker.ended() == 12
 
 
-def test_what_a_killed_process_left_is_found_and_aborted(bucket_url: str, worker: Worker) -> None:
+def test_what_a_killed_process_left_is_found_and_aborted(bucket_url, worker):
     place, neighbour = _place(f"{bucket_url}/here"), _place(f"{bucket_url}/here2")
     odd = "a b/ü+%5C&<.bin"
     before = datetime.now(UTC)
@@ -313,7 +303,7 @@ def test_what_a_killed_process_left_is_found_and_aborted(bucket_url: str, worker
     abort(neighbour, unfinished(neighbour)[0])
 
 
-def test_gc_knows_the_age_of_an_unfinished_upload(bucket_url: str, worker: Worker) -> None:
+def test_gc_knows_the_age_of_an_unfinished_upload(bucket_url, worker):
     store = Store(bucket_url)
     run = store.run("a")
     run.save(1, {"a": 1})
@@ -330,7 +320,7 @@ def test_gc_knows_the_age_of_an_unfinished_upload(bucket_url: str, worker: Worke
     assert run.load() == {"a": 1}
 
 
-def test_the_real_server_refuses_other_keys_and_buckets(bucket_url: str) -> None:
+def test_the_real_server_refuses_other_keys_and_buckets(bucket_url):
     place = _place(bucket_url)
     for keys, code in (
         (KEYS, "InvalidAccessKeyId"),

@@ -1,7 +1,5 @@
 """Whoever knows a store from before sees each change of it, as somebody new to it does."""
 
-from __future__ import annotations
-
 import gc
 import os
 import random
@@ -13,7 +11,6 @@ from typing import Any
 
 import obstore
 import pytest
-from obstore.store import S3Store
 
 from standfast import Store
 from standfast.errors import StandfastError
@@ -23,10 +20,7 @@ from standfast.store.remote.backend import RemoteBackend
 from standfast.store.schema import names
 from tests.kit.object_store.faults import Answer, Call
 from tests.kit.object_store.messages import Disconnected, Request
-from tests.kit.object_store.proxy import Proxy
-from tests.kit.seams import Seams
 from tests.store.remote.places import Forgetful, fresh, is_listing, is_record, keys, orphans, state
-from tests.store.remote.workers import Worker
 
 
 class Cached(RemoteBackend):
@@ -117,9 +111,7 @@ class Actor:
 @pytest.mark.parametrize(
     ("seed", "count"), [(1, 20), *(pytest.param(n, 150, marks=pytest.mark.long) for n in range(8))]
 )
-def test_each_change_by_one_is_seen_by_others(
-    bucket_url: str, seed: int, count: int, tmp_path: Path
-) -> None:
+def test_each_change_by_one_is_seen_by_others(bucket_url, seed, count, tmp_path):
     chance = random.Random(seed)
     writers = [Actor(bucket_url, chance) for _ in range(2)]
     url = writers[0].store.url
@@ -148,9 +140,7 @@ def test_each_change_by_one_is_seen_by_others(
     assert orphans(fresh(bucket_url)) == set()
 
 
-def test_changes_in_quick_succession_are_each_seen(
-    bucket_url: str, tmp_path: Path, seams: Seams
-) -> None:
+def test_changes_in_quick_succession_are_each_seen(bucket_url, tmp_path, seams):
     """Between two of which none is announced to be over."""
     seams.bound("moment of a version", 60.0)
     reader = Store(Cached(fresh(bucket_url).url, tmp_path / "reader"))
@@ -160,9 +150,7 @@ def test_changes_in_quick_succession_are_each_seen(
         assert seen(reader)[run.hash][3] == list(range(step + 1))
 
 
-def test_a_folder_in_which_nothing_changes_is_not_listed_again(
-    proxy: Proxy, bucket_url: str, tmp_path: Path
-) -> None:
+def test_a_folder_in_which_nothing_changes_is_not_listed_again(proxy, bucket_url, tmp_path):
     with Store(bucket_url) as store, store.run("a") as run:
         run.save(1, state(1))
     reader = Store(Cached(store.url, tmp_path / "reader"))
@@ -176,8 +164,8 @@ def test_a_folder_in_which_nothing_changes_is_not_listed_again(
 
 @pytest.mark.parametrize("late", [False, True], ids=["before", "after"])
 def test_a_change_by_a_process_that_is_killed_beside_it_is_seen(
-    proxy: Proxy, bucket_url: str, late: bool, worker: Worker, tmp_path: Path
-) -> None:
+    proxy, bucket_url, late, worker, tmp_path
+):
     """Killed between saying that something changes and the change, or before it is done."""
     with Store(bucket_url) as store, store.run("a") as run:
         run.save(1, state(1))
@@ -205,9 +193,7 @@ def test_a_change_by_a_process_that_is_killed_beside_it_is_seen(
     assert seen(reader) == seen(fresh(bucket_url))
 
 
-def test_a_change_that_failed_may_be_done_yet_and_is_seen_then(
-    proxy: Proxy, bucket_url: str, client: S3Store, tmp_path: Path
-) -> None:
+def test_a_change_that_failed_may_be_done_yet_and_is_seen_then(proxy, bucket_url, client, tmp_path):
     with Store(bucket_url) as store, store.run("a") as run:
         run.save(1, state(1))
     reader = Store(Cached(store.url, tmp_path / "reader"))
@@ -222,8 +208,8 @@ def test_a_change_that_failed_may_be_done_yet_and_is_seen_then(
 
 
 def test_a_store_that_was_copied_here_is_listed_and_so_is_what_comes_later(
-    bucket_url: str, client: S3Store, tmp_path: Path
-) -> None:
+    bucket_url, client, tmp_path
+):
     original = Store(tmp_path / "original")
     root = tmp_path / "original" / "checkpoints"
 
@@ -247,7 +233,7 @@ def test_a_store_that_was_copied_here_is_listed_and_so_is_what_comes_later(
     assert seen(reader)[run.hash][3] == [2, 3]
 
 
-def test_old_announcements_are_deleted(bucket_url: str, client: S3Store) -> None:
+def test_old_announcements_are_deleted(bucket_url, client):
     for step in range(3):
         with alone(bucket_url) as store, store.run("a") as run:
             run.save(step, state(step))

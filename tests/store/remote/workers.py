@@ -4,8 +4,6 @@ For each line on its input a worker forks a child, says the child's pid, and the
 worker itself never uses a store, so that its children may.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

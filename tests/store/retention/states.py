@@ -1,7 +1,5 @@
 """What the tests of retention share: states with a large tensor in common, and what they take."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`gc` deletes what it says, frees what it says, and lets be what it should."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -20,7 +18,6 @@ from standfast.store.retention.pins import pin, pinned
 from standfast.store.retention.trash import Trash
 from standfast.store.retention.trash_entry import encode
 from standfast.store.schema import names
-from tests.kit.seams import Seams
 from tests.kit.stores import before_lock, folder, overwrite, record_path, same
 from tests.store.retention.states import OWN, on_disk, state, steps
 
@@ -69,7 +66,7 @@ def kinds(made: Plan) -> list[str]:
     return [line.kind for line in made.lines]
 
 
-def test_deleting_all_but_the_last_of_fifty_frees_what_was_announced(tmp_path: Path) -> None:
+def test_deleting_all_but_the_last_of_fifty_frees_what_was_announced(tmp_path):
     store = verified(filled(Store(tmp_path), "a", steps=50))
     before = on_disk(store)
     made = plan(store, retention=LAST)
@@ -85,7 +82,7 @@ def test_deleting_all_but_the_last_of_fifty_frees_what_was_announced(tmp_path: P
     run.checkpoint(50).verify()
 
 
-def test_what_goes_is_in_the_trash_and_in_the_history(store: Store) -> None:
+def test_what_goes_is_in_the_trash_and_in_the_history(store):
     before = sorted(Path(store.url, "models").rglob("*"))
     made = plan(store, retention=LAST)
     assert sorted(Path(store.url, "models").rglob("*")) == before, "a plan deletes nothing"
@@ -107,7 +104,7 @@ def test_what_goes_is_in_the_trash_and_in_the_history(store: Store) -> None:
     assert carry_out(store, again).lines == []
 
 
-def test_which_runs_and_which_checkpoints(store: Store, a: Run, b: Run) -> None:
+def test_which_runs_and_which_checkpoints(store, a, b):
     assert plan(store).lines == []
     assert going(store, plan(store, [b.hash], LAST)) == [("b", 1), ("b", 2)]
     a.set_retention(LAST)
@@ -119,7 +116,7 @@ def test_which_runs_and_which_checkpoints(store: Store, a: Run, b: Run) -> None:
     assert going(store, made) == [("b", 1), ("b", 2), ("a", 2)]
 
 
-def test_what_became_protected_meanwhile_stays(store: Store, a: Run, b: Run) -> None:
+def test_what_became_protected_meanwhile_stays(store, a, b):
     made = plan(store, retention=LAST)
     a.checkpoint(1).tag("paper")
     b.save(2, state(22), replace=True)
@@ -133,7 +130,7 @@ def test_what_became_protected_meanwhile_stays(store: Store, a: Run, b: Run) -> 
 
 
 @pytest.mark.guarantee("G16")
-def test_what_a_crash_left_goes_unless_a_process_writes(store: Store, a: Run) -> None:
+def test_what_a_crash_left_goes_unless_a_process_writes(store, a):
     orphan = folder(a) / names.data_file(a.hash, 9, "0" * 8, "x")
     with store.run("a") as writer:
         writer.save(4, state(4))
@@ -146,7 +143,7 @@ def test_what_a_crash_left_goes_unless_a_process_writes(store: Store, a: Run) ->
     assert plan(store).lines == []
 
 
-def test_a_run_with_a_record_that_cannot_be_read_is_let_be(store: Store, a: Run, b: Run) -> None:
+def test_a_run_with_a_record_that_cannot_be_read_is_let_be(store, a, b):
     overwrite(record_path(a, 1), b"nothing")
     made = plan(store, retention=LAST)
     assert list(made.problems) == [a.hash]
@@ -156,7 +153,7 @@ def test_a_run_with_a_record_that_cannot_be_read_is_let_be(store: Store, a: Run,
     assert record_path(a, 2).exists()
 
 
-def test_a_run_that_fails_does_not_keep_the_others(store: Store, a: Run, b: Run) -> None:
+def test_a_run_that_fails_does_not_keep_the_others(store, a, b):
     for path in folder(b).glob(f"{b.hash}_step_000003.*.safetensors"):
         overwrite(path, bytes(path.stat().st_size))
     done = carry_out(store, plan(store, retention=LAST))
@@ -165,7 +162,7 @@ def test_a_run_that_fails_does_not_keep_the_others(store: Store, a: Run, b: Run)
     assert steps(a) == [3]
 
 
-def test_the_trash_goes_when_its_time_is_over(store: Store, a: Run) -> None:
+def test_the_trash_goes_when_its_time_is_over(store, a):
     a.delete(1, trash="rm")
     assert plan(store).lines == []
     made = plan(store, now=datetime.now(UTC) + timedelta(days=8))
@@ -179,7 +176,7 @@ def test_the_trash_goes_when_its_time_is_over(store: Store, a: Run) -> None:
 # Down to a number of bytes
 
 
-def test_first_the_trash_goes_then_the_oldest(store: Store, a: Run) -> None:
+def test_first_the_trash_goes_then_the_oldest(store, a):
     a.delete(1, trash="rm")
     total = plan(store).total
     assert plan(store, to=total).lines == []
@@ -192,7 +189,7 @@ def test_first_the_trash_goes_then_the_oldest(store: Store, a: Run) -> None:
     assert going(store, made) == [("b", 1), ("a", 2)]
 
 
-def test_the_store_takes_no_more_than_it_should(store: Store, a: Run) -> None:
+def test_the_store_takes_no_more_than_it_should(store, a):
     verified(store)
     a.delete(1, trash="rm")
     to = int(plan(store).total * 0.75)
@@ -204,7 +201,7 @@ def test_the_store_takes_no_more_than_it_should(store: Store, a: Run) -> None:
     assert examine(store.backend, store.index).sound
 
 
-def test_what_became_protected_stays_however_little_space_there_is(store: Store, a: Run) -> None:
+def test_what_became_protected_stays_however_little_space_there_is(store, a):
     made = plan(store, to=0)
     a.checkpoint(2).tag("paper")
     done = carry_out(store, made)
@@ -212,7 +209,7 @@ def test_what_became_protected_stays_however_little_space_there_is(store: Store,
     assert [(line.run, line.step) for line in done.stayed] == [(a.hash, 2)]
 
 
-def test_what_a_policy_deletes_stays_in_the_trash_if_there_is_room(store: Store) -> None:
+def test_what_a_policy_deletes_stays_in_the_trash_if_there_is_room(store):
     made = plan(store, retention=LAST)
     roomy = plan(store, retention=LAST, to=made.total + 10_000)
     assert (roomy.trashed, roomy.after) == (made.trashed, made.total)
@@ -221,7 +218,7 @@ def test_what_a_policy_deletes_stays_in_the_trash_if_there_is_room(store: Store)
     assert kinds(plan(store, retention=LAST, to=made.total - 10)) == ["trash"]
 
 
-def test_what_cannot_be_reached_says_by_how_much_and_why(store: Store, a: Run) -> None:
+def test_what_cannot_be_reached_says_by_how_much_and_why(store, a):
     verified(store)
     a.checkpoint(1).tag("paper")
     made = plan(store, to=1000)
@@ -232,7 +229,7 @@ def test_what_cannot_be_reached_says_by_how_much_and_why(store: Store, a: Run) -
     assert done.total == on_disk(store) == made.after
 
 
-def test_where_there_are_no_links_it_goes_at_once(store: Store, seams: Seams) -> None:
+def test_where_there_are_no_links_it_goes_at_once(store, seams):
     seams.backend(link=lambda link, *_, **__: False)
     before = on_disk(verified(store))
     made = plan(store, retention=LAST)
@@ -241,7 +238,7 @@ def test_where_there_are_no_links_it_goes_at_once(store: Store, seams: Seams) ->
     assert done.trashed == 0
 
 
-def test_a_store_in_memory() -> None:
+def test_a_store_in_memory():
     store = filled(Store(MemoryBackend()), "a")
     done = carry_out(store, plan(store, retention=LAST))
     assert [line.step for line in done.lines] == [1, 2]
@@ -251,7 +248,7 @@ def test_a_store_in_memory() -> None:
     assert Trash(store.backend).entries() == []
 
 
-def test_what_is_put_into_the_trash_holds_what_an_older_entry_has(tmp_path: Path) -> None:
+def test_what_is_put_into_the_trash_holds_what_an_older_entry_has(tmp_path):
     store = Store(tmp_path / "shared")
     run = store.run("a")
     base = np.random.default_rng(0).standard_normal(200_000)
@@ -268,7 +265,7 @@ def test_what_is_put_into_the_trash_holds_what_an_older_entry_has(tmp_path: Path
         assert len(entries) == (2 if to is None else 0)
 
 
-def test_what_comes_into_use_while_one_is_read_stays(store: Store, a: Run, seams: Seams) -> None:
+def test_what_comes_into_use_while_one_is_read_stays(store, a, seams):
     made = plan(store, [a.hash], LAST)
     assert going(store, made) == [("a", 1), ("a", 2)]
     locks: list[Any] = []
@@ -291,9 +288,7 @@ def test_what_comes_into_use_while_one_is_read_stays(store: Store, a: Run, seams
 
 @pytest.mark.guarantee("G13")
 @pytest.mark.parametrize("change", ["saved again", "kept"])
-def test_what_changes_just_before_the_lock_stays(
-    store: Store, a: Run, monkeypatch: pytest.MonkeyPatch, change: str
-) -> None:
+def test_what_changes_just_before_the_lock_stays(store, a, monkeypatch, change):
     if change == "kept":
         a.set_retention(LAST)
     made = plan(store, [a.hash], None if change == "kept" else LAST)
@@ -315,9 +310,7 @@ def test_what_changes_just_before_the_lock_stays(
 
 
 @pytest.mark.guarantee("G13")
-def test_a_retention_that_is_changed_just_before_the_lock_counts(
-    store: Store, a: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_retention_that_is_changed_just_before_the_lock_counts(store, a, monkeypatch):
     a.set_retention(LAST)
     other = Store(Path(store.url).parent).open_run(a.hash)
     change = lambda: other.set_retention(Retention((KeepLast(3),)))  # noqa: E731

@@ -1,7 +1,5 @@
 """Deleting frees what nothing else needs, and takes nothing that is needed or not ours."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +12,6 @@ from standfast import Run, Store
 from standfast.errors import FellBack, Protected, RefNotFound, RunBusy
 from standfast.store.backends.local import LocalBackend
 from standfast.store.retention.pins import pin, pinned, pinned_steps
-from tests.kit.seams import Seams
 from tests.kit.stores import (
     MIB,
     data_files,
@@ -41,7 +38,7 @@ def saved(run: Run, *states: dict[str, Any]) -> Run:
     return run
 
 
-def test_deleting_frees_what_only_it_referred_to(run: Run) -> None:
+def test_deleting_frees_what_only_it_referred_to(run):
     saved(run, state(1, 2), state(3, 4))
     first = data_path(run, 1)
     run.delete(1)
@@ -57,7 +54,7 @@ def test_deleting_frees_what_only_it_referred_to(run: Run) -> None:
 
 
 @pytest.mark.guarantee("G14")
-def test_deleting_keeps_what_others_refer_to(run: Run) -> None:
+def test_deleting_keeps_what_others_refer_to(run):
     saved(run, state(1, 2), state(1, 3), state(1, 4))
     run.delete(1, 2)
     assert same(run.load(3), state(1, 4))
@@ -65,7 +62,7 @@ def test_deleting_keeps_what_others_refer_to(run: Run) -> None:
     assert len(data_files(run)) == 2
 
 
-def test_deleting_the_latest_makes_the_one_before_it_the_latest(store: Store, run: Run) -> None:
+def test_deleting_the_latest_makes_the_one_before_it_the_latest(store, run):
     saved(run, {"step": 1}, {"step": 2})
     run.delete(2)
     assert run.load()["step"] == 1
@@ -73,7 +70,7 @@ def test_deleting_the_latest_makes_the_one_before_it_the_latest(store: Store, ru
     assert run.save(3, {}).sequence == 3, "the number of a deleted one is not given again"
 
 
-def test_what_is_not_there_and_the_last_are_not_deleted(run: Run) -> None:
+def test_what_is_not_there_and_the_last_are_not_deleted(run):
     run.save(1, state(1))
     with pytest.raises(Protected):
         run.delete(1)
@@ -87,7 +84,7 @@ def test_what_is_not_there_and_the_last_are_not_deleted(run: Run) -> None:
 
 @pytest.mark.guarantee("G13")
 @pytest.mark.parametrize("damage", ["missing", "short", "record", "flipped"])
-def test_the_last_intact_checkpoint_is_kept(run: Run, damage: str) -> None:
+def test_the_last_intact_checkpoint_is_kept(run, damage):
     saved(run, state(1), state(2))
     path = record_path(run, 2) if damage == "record" else data_path(run, 2)
     if damage == "missing":
@@ -103,7 +100,7 @@ def test_the_last_intact_checkpoint_is_kept(run: Run, damage: str) -> None:
 
 
 @pytest.mark.guarantee("G14")
-def test_as_long_as_a_record_cannot_be_read_no_data_is_deleted(run: Run) -> None:
+def test_as_long_as_a_record_cannot_be_read_no_data_is_deleted(run):
     saved(run, state(1, 2), state(1, 3), state(4, 5))
     good = record_path(run, 2).read_bytes()
     overwrite(record_path(run, 2), b"garbage" + good)
@@ -114,7 +111,7 @@ def test_as_long_as_a_record_cannot_be_read_no_data_is_deleted(run: Run) -> None
     assert same(run.load(2), state(1, 3))
 
 
-def test_other_runs_are_not_touched(store: Store, run: Run) -> None:
+def test_other_runs_are_not_touched(store, run):
     other = saved(store.run("b"), state(1), state(2))
     saved(run, state(1), state(2)).delete(1)
     assert same(other.load(1), state(1))
@@ -123,9 +120,7 @@ def test_other_runs_are_not_touched(store: Store, run: Run) -> None:
     assert same(other.load(2), state(2))
 
 
-def test_a_run_is_deleted_with_all_that_is_ours_and_can_be_saved_into_again(
-    store: Store, run: Run
-) -> None:
+def test_a_run_is_deleted_with_all_that_is_ours_and_can_be_saved_into_again(store, run):
     saved(run, state(1)).checkpoint(1).note("text")
     run.delete_all()
     assert not folder(run).exists()
@@ -138,7 +133,7 @@ def test_a_run_is_deleted_with_all_that_is_ours_and_can_be_saved_into_again(
 
 
 @pytest.mark.guarantee("G14")
-def test_foreign_files_stay(run: Run) -> None:
+def test_foreign_files_stay(run):
     run.save(1, state(1))
     foreign = {
         "notes.txt": b"mine",
@@ -158,7 +153,7 @@ def test_foreign_files_stay(run: Run) -> None:
     assert (folder(run) / "plots").is_dir()
 
 
-def test_a_run_that_another_writes_into_is_not_deleted(store: Store, run: Run) -> None:
+def test_a_run_that_another_writes_into_is_not_deleted(store, run):
     run.save(1, state(1))
     run.close()
     other = store.backend.lock(run.hash)
@@ -176,13 +171,13 @@ def test_a_run_that_another_writes_into_is_not_deleted(store: Store, run: Run) -
 
 
 @pytest.mark.guarantee("G8")
-def test_what_was_loaded_before_stays_readable(run: Run) -> None:
+def test_what_was_loaded_before_stays_readable(run):
     loaded = saved(run, state(1), state(2)).load(1)
     run.delete(1)
     assert same(loaded, state(1))
 
 
-def test_a_load_of_what_is_deleted_meanwhile_takes_another(run: Run, seams: Seams) -> None:
+def test_a_load_of_what_is_deleted_meanwhile_takes_another(run, seams):
     """Between the look into the index and the look into the folder, the latest is deleted."""
     path = record_path(saved(run, {"step": 1}, {"step": 2}), 2)
 
@@ -197,7 +192,7 @@ def test_a_load_of_what_is_deleted_meanwhile_takes_another(run: Run, seams: Seam
 
 
 @pytest.mark.guarantee("G16")
-def test_what_a_crash_left_is_deleted_with_the_next_writer(store: Store, run: Run) -> None:
+def test_what_a_crash_left_is_deleted_with_the_next_writer(store, run):
     run.save(1, state(1))
     run.close()
     orphan = folder(run) / f"{run.hash}_step_000009.0123abcd.model.safetensors"
@@ -210,7 +205,7 @@ def test_what_a_crash_left_is_deleted_with_the_next_writer(store: Store, run: Ru
     assert same(run.load(1), state(1))
 
 
-def test_as_long_as_a_record_cannot_be_read_what_a_crash_left_stays(run: Run) -> None:
+def test_as_long_as_a_record_cannot_be_read_what_a_crash_left_stays(run):
     saved(run, state(1), state(2)).close()
     overwrite(record_path(run, 1), b"garbage")
     run._store.index.rebuild()
@@ -222,9 +217,7 @@ def test_as_long_as_a_record_cannot_be_read_what_a_crash_left_stays(run: Run) ->
         assert same(run.load(), state(2))
 
 
-def test_files_that_a_tool_has_turned_into_links_are_read_and_not_swept(
-    store: Store, run: Run, tmp_path: Path
-) -> None:
+def test_files_that_a_tool_has_turned_into_links_are_read_and_not_swept(store, run, tmp_path):
     saved(run, state(1), state(2)).close()
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
@@ -246,7 +239,7 @@ def test_files_that_a_tool_has_turned_into_links_are_read_and_not_swept(
 # Pins hold while a process lives, and those who look at them keep none from pinning
 
 
-def test_a_pin_is_seen_until_it_is_released(tmp_path: Path) -> None:
+def test_a_pin_is_seen_until_it_is_released(tmp_path):
     backend = LocalBackend(tmp_path)
     with pinned(backend, RUN, 100):
         second = pin(backend, RUN, 100)
@@ -263,7 +256,7 @@ def test_a_pin_is_seen_until_it_is_released(tmp_path: Path) -> None:
     assert list((tmp_path / ".standfast" / "locks").iterdir()) == []
 
 
-def test_those_who_look_do_not_keep_others_from_pinning(tmp_path: Path) -> None:
+def test_those_who_look_do_not_keep_others_from_pinning(tmp_path):
     backend = LocalBackend(tmp_path)
     child = os.fork()  # another process, to which the locks are those of others
     if child == 0:
@@ -280,7 +273,7 @@ def test_those_who_look_do_not_keep_others_from_pinning(tmp_path: Path) -> None:
         os.waitpid(child, 0)
 
 
-def test_names_that_are_not_those_of_pins_are_left_out(tmp_path: Path) -> None:
+def test_names_that_are_not_those_of_pins_are_left_out(tmp_path):
     backend = LocalBackend(tmp_path)
     odd = [backend.lock(f"{RUN}.pin.{text}", passing=True) for text in ("x.1", "9" * 20, "-1.0")]
     assert pinned_steps(backend, RUN) == set()

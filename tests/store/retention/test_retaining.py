@@ -1,7 +1,5 @@
 """What a run keeps: policies are carried out, explained, remembered, and never go too far."""
 
-from __future__ import annotations
-
 import errno
 import subprocess
 import sys
@@ -81,7 +79,7 @@ def before_data_is_read(seams: Seams, run: Run, act: Callable[[], object]) -> No
     seams.backend(run.store.backend, open=slowly)
 
 
-def test_what_is_not_kept_is_deleted_and_its_bytes_are_free(run: Run) -> None:
+def test_what_is_not_kept_is_deleted_and_its_bytes_are_free(run):
     fill(run, 10, 20, 30, 40, 50)
     run.checkpoint(50).verify()
     before = taken(run)
@@ -95,9 +93,7 @@ def test_what_is_not_kept_is_deleted_and_its_bytes_are_free(run: Run) -> None:
         assert same(run.load(step), state(step))
 
 
-def test_it_holds_for_every_save_after_it_and_for_whoever_opens_the_run_again(
-    run: Run, tmp_path: Path
-) -> None:
+def test_it_holds_for_every_save_after_it_and_for_whoever_opens_the_run_again(run, tmp_path):
     fill(run, 10, 20)
     run.retain(KeepLast(2))
     fill(run, 30, 40)
@@ -116,7 +112,7 @@ def test_it_holds_for_every_save_after_it_and_for_whoever_opens_the_run_again(
 
 
 @pytest.mark.guarantee("G12", "G13")
-def test_the_latest_the_best_and_the_tagged_stay_whatever_is_said(run: Run) -> None:
+def test_the_latest_the_best_and_the_tagged_stay_whatever_is_said(run):
     fill(run, 10, 20, 30)
     run.save(40, state(40), best=True)
     fill(run, 50, 60)
@@ -128,7 +124,7 @@ def test_the_latest_the_best_and_the_tagged_stay_whatever_is_said(run: Run) -> N
     assert steps(run) == [20, 40, 60]
 
 
-def test_marks_that_cannot_be_read_may_be_a_tag(run: Run) -> None:
+def test_marks_that_cannot_be_read_may_be_a_tag(run):
     fill(run, 10, 20, 30)
     run.checkpoint(10).tag("paper")
     (marks,) = folder(run).glob("*.marks.json")
@@ -137,14 +133,14 @@ def test_marks_that_cannot_be_read_may_be_a_tag(run: Run) -> None:
     assert steps(run) == [10, 30]
 
 
-def test_metrics_that_come_late_count(run: Run) -> None:
+def test_metrics_that_come_late_count(run):
     fill(run, 10, 20, 30)
     run.checkpoint(10).add_metrics({"loss": -5.0})
     run.retain(KeepBest(1, "loss"))
     assert steps(run) == [10, 30]
 
 
-def test_an_infinite_metric_is_the_worst_and_not_a_number_is_none(run: Run) -> None:
+def test_an_infinite_metric_is_the_worst_and_not_a_number_is_none(run):
     for step, loss in ((1, np.inf), (2, np.nan), (3, 5.0), (4, -np.inf), (5, 0.0)):
         run.save(step, {"x": np.zeros(3)}, metrics={"loss": loss})
     run.retain(KeepBest(3, "loss"))
@@ -157,7 +153,7 @@ def test_an_infinite_metric_is_the_worst_and_not_a_number_is_none(run: Run) -> N
 
 
 @pytest.mark.guarantee("G13")
-def test_nothing_is_deleted_unless_one_that_stays_was_verified(run: Run) -> None:
+def test_nothing_is_deleted_unless_one_that_stays_was_verified(run):
     run.retain(KeepLast(3))
     read: list[int] = []
     for step in range(1, 10):
@@ -167,7 +163,7 @@ def test_nothing_is_deleted_unless_one_that_stays_was_verified(run: Run) -> None
     assert read == [4, 7], "one of three is read now and then, not every one"
 
 
-def test_a_damaged_checkpoint_is_no_reason_to_delete_an_intact_one(run: Run) -> None:
+def test_a_damaged_checkpoint_is_no_reason_to_delete_an_intact_one(run):
     fill(run, 10, 20, 30)
     flip(data_path(run, 30, "model"))
     done = run.retain(KeepLast(1))
@@ -177,7 +173,7 @@ def test_a_damaged_checkpoint_is_no_reason_to_delete_an_intact_one(run: Run) -> 
     assert "model.weight" in problem
 
 
-def test_a_save_warns_if_nothing_could_be_deleted(run: Run) -> None:
+def test_a_save_warns_if_nothing_could_be_deleted(run):
     def damaged(open: Callable[[str], Any], name: str) -> Any:
         if name.endswith(".safetensors"):
             raise DamagedFile("a-flipped-bit")
@@ -194,7 +190,7 @@ def test_a_save_warns_if_nothing_could_be_deleted(run: Run) -> None:
     assert steps(run) == [30]
 
 
-def test_a_replaced_checkpoint_is_not_the_one_that_was_verified(run: Run) -> None:
+def test_a_replaced_checkpoint_is_not_the_one_that_was_verified(run):
     fill(run, 10, 20)
     run.retain(KeepLast(1))
     run.store.index.refresh()
@@ -211,7 +207,7 @@ def test_a_replaced_checkpoint_is_not_the_one_that_was_verified(run: Run) -> Non
 
 
 @pytest.mark.guarantee("G13")
-def test_a_checkpoint_in_use_stays_and_goes_when_it_is_not(run: Run) -> None:
+def test_a_checkpoint_in_use_stays_and_goes_when_it_is_not(run):
     fill(run, 10, 20, 30)
     lock = pin(run.store.backend, run.hash, 10)
     assert lock is not None
@@ -238,9 +234,7 @@ with standfast.Store(sys.argv[1]).resolve("a@10").data() as data:
 """
 
 
-def test_a_reader_in_another_process_keeps_it_and_a_dead_one_does_not(
-    run: Run, tmp_path: Path
-) -> None:
+def test_a_reader_in_another_process_keeps_it_and_a_dead_one_does_not(run, tmp_path):
     fill(run, 10, 20)
     command = [sys.executable, "-c", READER, str(tmp_path)]
     pipe = subprocess.PIPE
@@ -261,7 +255,7 @@ def test_a_reader_in_another_process_keeps_it_and_a_dead_one_does_not(
 # Parts
 
 
-def test_the_optimizer_is_kept_for_the_last_only(run: Run) -> None:
+def test_the_optimizer_is_kept_for_the_last_only(run):
     fill(run, 10, 20, 30)
     before = sum(data_files(run).values())
     done = run.retain(KeepAll(without="optimizer") | KeepLast(1))
@@ -281,14 +275,14 @@ def test_the_optimizer_is_kept_for_the_last_only(run: Run) -> None:
     assert [each.head.dropped for each in run.checkpoints()] == [["optimizer"]] * 3 + [[]]
 
 
-def test_protected_checkpoints_stay_whole(run: Run) -> None:
+def test_protected_checkpoints_stay_whole(run):
     fill(run, 10, 20, 30)
     run.checkpoint(10).tag("paper")
     run.retain(KeepAll(without="optimizer"))
     assert [each.head.dropped for each in run.checkpoints()] == [[], ["optimizer"], []]
 
 
-def test_a_part_that_others_need_is_not_dropped(run: Run) -> None:
+def test_a_part_that_others_need_is_not_dropped(run):
     shared = random_bytes(2 * MIB, 1)
     tied = {"model": {"a": shared[: MIB + 64]}, "optimizer": {"b": shared}}
     run.save(1, tied)
@@ -308,7 +302,7 @@ def test_a_part_that_others_need_is_not_dropped(run: Run) -> None:
     ],
     ids=["names", "numbers", "loose", "ordered"],
 )
-def test_all_else_of_the_state_stays_as_it_was(run: Run, given: dict[Any, Any]) -> None:
+def test_all_else_of_the_state_stays_as_it_was(run, given):
     run.save(1, given)
     fill(run, 20)
     run.retain(KeepAll(without=("optimizer", "nothing")))
@@ -320,7 +314,7 @@ def test_all_else_of_the_state_stays_as_it_was(run: Run, given: dict[Any, Any]) 
 # Budgets
 
 
-def test_beyond_the_budget_the_oldest_go(run: Run) -> None:
+def test_beyond_the_budget_the_oldest_go(run):
     fill(run, 10, 20, 30, 40)
     run.checkpoint(10).tag("paper")
     verdicts = {each.step: each for each in run.verdicts(budget=7 * MIB)}
@@ -333,7 +327,7 @@ def test_beyond_the_budget_the_oldest_go(run: Run) -> None:
     assert taken(run) < 7 * MIB
 
 
-def test_a_budget_that_cannot_be_met_deletes_all_that_it_may_and_says_so(run: Run) -> None:
+def test_a_budget_that_cannot_be_met_deletes_all_that_it_may_and_says_so(run):
     fill(run, 10, 20)
     done = run.retain(budget=MIB)
     assert steps(run) == [20]
@@ -341,7 +335,7 @@ def test_a_budget_that_cannot_be_met_deletes_all_that_it_may_and_says_so(run: Ru
     assert "1,048,576" in problem
 
 
-def test_what_is_in_the_trash_counts_and_goes_first(run: Run) -> None:
+def test_what_is_in_the_trash_counts_and_goes_first(run):
     fill(run, 10, 20, 30)
     run.delete(10, trash="rm")
     assert len(Trash(run.store.backend).entries()) == 1
@@ -350,7 +344,7 @@ def test_what_is_in_the_trash_counts_and_goes_first(run: Run) -> None:
     assert Trash(run.store.backend).entries() == []
 
 
-def test_a_budget_of_the_store_takes_the_oldest_of_any_run(store: Store, run: Run) -> None:
+def test_a_budget_of_the_store_takes_the_oldest_of_any_run(store, run):
     fill(run, 10, 20, 30)
     other = store.run("b")
     store.budget = 10 * MIB
@@ -368,7 +362,7 @@ def test_a_budget_of_the_store_takes_the_oldest_of_any_run(store: Store, run: Ru
     assert store.retain().deleted == [12, 13]
 
 
-def test_a_budget_of_the_store_that_cannot_be_kept_is_said(store: Store, run: Run) -> None:
+def test_a_budget_of_the_store_that_cannot_be_kept_is_said(store, run):
     fill(run, 10)
     store.budget = MIB
     (problem,) = store.retain().problems
@@ -379,7 +373,7 @@ def test_a_budget_of_the_store_that_cannot_be_kept_is_said(store: Store, run: Ru
         store.budget = "much"
 
 
-def test_settings_that_were_changed_by_hand_are_not_believed(store: Store, run: Run) -> None:
+def test_settings_that_were_changed_by_hand_are_not_believed(store, run):
     fill(run, 10)
     store.budget = 100 * MIB
     assert examine(store.backend, store.index).sound
@@ -397,7 +391,7 @@ def test_settings_that_were_changed_by_hand_are_not_believed(store: Store, run: 
 # What was done
 
 
-def test_every_deletion_can_be_explained(store: Store, run: Run) -> None:
+def test_every_deletion_can_be_explained(store, run):
     fill(run, 10, 20, 30, 40)
     run.delete(10)
     run.retain(KeepLast(2))
@@ -411,7 +405,7 @@ def test_every_deletion_can_be_explained(store: Store, run: Run) -> None:
     assert found[1].freed > 3 * MIB
 
 
-def test_what_was_noted_and_is_still_there_was_not_deleted(store: Store, run: Run) -> None:
+def test_what_was_noted_and_is_still_there_was_not_deleted(store, run):
     def interrupted(remove: object, path: Path) -> None:
         raise KeyboardInterrupt
 
@@ -425,7 +419,7 @@ def test_what_was_noted_and_is_still_there_was_not_deleted(store: Store, run: Ru
     assert [each.step for each in read_deletions(store, run.hash)] == [10]
 
 
-def test_a_history_that_was_changed_by_hand_is_refused(store: Store, run: Run) -> None:
+def test_a_history_that_was_changed_by_hand_is_refused(store, run):
     fill(run, 10)
     assert store.logs is not None
     store.logs.mkdir(exist_ok=True)
@@ -434,7 +428,7 @@ def test_a_history_that_was_changed_by_hand_is_refused(store: Store, run: Run) -
         read_deletions(store, run.hash)
 
 
-def test_what_becomes_protected_in_the_last_moment_stays(run: Run, seams: Seams) -> None:
+def test_what_becomes_protected_in_the_last_moment_stays(run, seams):
     def meanwhile() -> None:
         run.checkpoint(10).tag("paper")
         run.delete(20)
@@ -448,7 +442,7 @@ def test_what_becomes_protected_in_the_last_moment_stays(run: Run, seams: Seams)
 
 
 @pytest.mark.guarantee("G13")
-def test_what_is_kept_since_the_last_moment_must_be_intact(run: Run, seams: Seams) -> None:
+def test_what_is_kept_since_the_last_moment_must_be_intact(run, seams):
     def meanwhile() -> None:
         fill(run, 30)
         flip(data_path(run, 30, "model"))
@@ -459,7 +453,7 @@ def test_what_is_kept_since_the_last_moment_must_be_intact(run: Run, seams: Seam
     assert steps(run) == [10, 20, 30]
 
 
-def test_the_names_of_other_frameworks_are_taken(run: Run) -> None:
+def test_the_names_of_other_frameworks_are_taken(run):
     fill(run, 10, 20, 30, 40)
     run.retain(save_top_k=2, monitor="loss", mode="max")
     assert steps(run) == [10, 20, 40]
@@ -467,7 +461,7 @@ def test_the_names_of_other_frameworks_are_taken(run: Run) -> None:
         run.retain(save_topk=1)
 
 
-def test_a_metric_that_no_checkpoint_has_deletes_nothing(run: Run) -> None:
+def test_a_metric_that_no_checkpoint_has_deletes_nothing(run):
     fill(run, 10, 20, 30)
     done = run.retain(KeepLast(1) | KeepBest(1, "los"))
     assert steps(run) == [10, 20, 30]
@@ -480,14 +474,14 @@ def test_a_metric_that_no_checkpoint_has_deletes_nothing(run: Run) -> None:
     assert steps(run) == [20, 40]
 
 
-def test_a_part_that_no_checkpoint_has_is_said(run: Run) -> None:
+def test_a_part_that_no_checkpoint_has_is_said(run):
     fill(run, 10, 20)
     (problem,) = run.retain(KeepAll(without="optimiser")).problems
     assert "optimiser" in problem
 
 
 @pytest.mark.guarantee("G13")
-def test_one_that_was_verified_and_is_damaged_by_now_does_not_count(run: Run) -> None:
+def test_one_that_was_verified_and_is_damaged_by_now_does_not_count(run):
     fill(run, 10, 20, 30, 40)
     run.retain(KeepLast(3))
     run.store.index.refresh()
@@ -502,9 +496,7 @@ def test_one_that_was_verified_and_is_damaged_by_now_does_not_count(run: Run) ->
     assert 30 in steps(run), "the only one that is intact"
 
 
-def test_what_other_runs_share_does_not_count_against_a_budget_once_it_is_deleted(
-    store: Store, run: Run
-) -> None:
+def test_what_other_runs_share_does_not_count_against_a_budget_once_it_is_deleted(store, run):
     fill(run, *range(1, 11))
     other = store.run("b")
     fill(other, *range(1, 11))
@@ -515,9 +507,7 @@ def test_what_other_runs_share_does_not_count_against_a_budget_once_it_is_delete
     assert done.freed < MIB, "the other run has it still"
 
 
-def test_a_backup_by_links_does_not_make_a_budget_delete_more(
-    store: Store, run: Run, tmp_path: Path
-) -> None:
+def test_a_backup_by_links_does_not_make_a_budget_delete_more(store, run, tmp_path):
     fill(run, *range(1, 11))
     subprocess.run(["cp", "-al", str(tmp_path), f"{tmp_path}.backup"], check=True)
     store.budget = 26 * MIB
@@ -526,7 +516,7 @@ def test_a_backup_by_links_does_not_make_a_budget_delete_more(
 
 
 @pytest.mark.guarantee("G14")
-def test_of_a_run_with_a_record_that_cannot_be_read_nothing_is_deleted(run: Run) -> None:
+def test_of_a_run_with_a_record_that_cannot_be_read_nothing_is_deleted(run):
     fill(run, 10, 20, 30, 40)
     flip(record_path(run, 20), 100)
     for options in ({"keep": KeepLast(1)}, {"budget": 4 * MIB}):
@@ -535,7 +525,7 @@ def test_of_a_run_with_a_record_that_cannot_be_read_nothing_is_deleted(run: Run)
         assert steps(run) == [10, 30, 40]
 
 
-def test_the_parent_of_a_run_that_is_written_into_stays(store: Store, run: Run) -> None:
+def test_the_parent_of_a_run_that_is_written_into_stays(store, run):
     fill(run, 10, 20, 30)
     branch = store.run("b", parent=run.checkpoint(10))
     fill(branch, 11)
@@ -548,7 +538,7 @@ def test_the_parent_of_a_run_that_is_written_into_stays(store: Store, run: Run) 
     assert steps(run) == [30]
 
 
-def test_of_a_whole_file_no_part_goes(run: Run) -> None:
+def test_of_a_whole_file_no_part_goes(run):
     torch = pytest.importorskip("torch")
     for step in (1, 2, 3):
         given = {"model": {"w": torch.ones(9)}, "optimizer": {"m": torch.ones(9) * step}}
@@ -559,9 +549,7 @@ def test_of_a_whole_file_no_part_goes(run: Run) -> None:
     assert run.load(1)["optimizer"]["m"].tolist() == [1.0] * 9
 
 
-def test_a_save_is_not_failed_by_what_goes_wrong_with_old_checkpoints(
-    store: Store, run: Run, seams: Seams
-) -> None:
+def test_a_save_is_not_failed_by_what_goes_wrong_with_old_checkpoints(store, run, seams):
     def broken(list: Callable[..., Any], folder: str, *given: Any) -> Any:
         if other.hash in folder:
             raise UnreadableFile(errno.EACCES, "another-run")
@@ -580,9 +568,7 @@ def test_a_save_is_not_failed_by_what_goes_wrong_with_old_checkpoints(
     assert "1:" in said, "what is wrong with the run itself is said too"
 
 
-def test_a_save_does_not_wait_for_another_run_to_keep_the_budget_of_the_store(
-    store: Store, run: Run
-) -> None:
+def test_a_save_does_not_wait_for_another_run_to_keep_the_budget_of_the_store(store, run):
     fill(run, 10, 20)
     store.budget = 7 * MIB
     other = store.run("b")
@@ -593,7 +579,7 @@ def test_a_save_does_not_wait_for_another_run_to_keep_the_budget_of_the_store(
     assert steps(run) == [10, 20]
 
 
-def test_the_best_is_the_best_of_what_there_is(store: Store, run: Run) -> None:
+def test_the_best_is_the_best_of_what_there_is(store, run):
     run.set_monitor("loss", "min")
     for step, loss in ((1, 0.5), (2, 0.1), (3, 0.3), (4, 0.7)):
         run.save(step, state(step), metrics={"loss": loss}, best=step in (1, 2))

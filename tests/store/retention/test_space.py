@@ -1,7 +1,5 @@
 """What a store takes, and what deleting checkpoints frees, is known before, to the byte."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 
@@ -44,7 +42,7 @@ def delete(store: Store, run: str, *steps: int) -> None:
 
 
 @pytest.mark.parametrize("order", [(1, 2, 3, 4), (4, 3, 2, 1), (5, 1, 3, 2)])
-def test_each_deletion_frees_what_was_said(store: Store, order: tuple[int, ...]) -> None:
+def test_each_deletion_frees_what_was_said(store, order):
     run = store.find_run("a").hash
     store.checkpoint(run, order[1]).note("not needed")
     space = space_of(store)
@@ -56,7 +54,7 @@ def test_each_deletion_frees_what_was_said(store: Store, order: tuple[int, ...])
         assert space.total == on_disk(store)
 
 
-def test_a_file_is_free_with_the_last_run_that_refers_to_it(store: Store) -> None:
+def test_a_file_is_free_with_the_last_run_that_refers_to_it(store):
     a, b = store.find_run("a").hash, store.find_run("b").hash
     space = space_of(store)
     freed = [space.delete(a, step) for step in (1, 2, 3, 4)]
@@ -69,7 +67,7 @@ def test_a_file_is_free_with_the_last_run_that_refers_to_it(store: Store) -> Non
     assert space.total == on_disk(store)
 
 
-def test_a_name_outside_of_the_store_keeps_a_file(store: Store, tmp_path: Path) -> None:
+def test_a_name_outside_of_the_store_keeps_a_file(store, tmp_path):
     run = store.find_run("a")
     path = data_path(run, 4)
     before = space_of(store).frees(run.hash, 4)
@@ -77,7 +75,7 @@ def test_a_name_outside_of_the_store_keeps_a_file(store: Store, tmp_path: Path) 
     assert before - space_of(store).frees(run.hash, 4) == path.stat().st_size
 
 
-def test_the_trash_keeps_a_file_until_it_is_emptied(store: Store) -> None:
+def test_the_trash_keeps_a_file_until_it_is_emptied(store):
     run = store.find_run("a").hash
     entry = Trash(store.backend).put(run, [4], "rm", "")
     assert entry is not None
@@ -93,7 +91,7 @@ def test_the_trash_keeps_a_file_until_it_is_emptied(store: Store) -> None:
     assert space.total == on_disk(store)
 
 
-def test_what_is_put_into_the_trash_still_counts(store: Store) -> None:
+def test_what_is_put_into_the_trash_still_counts(store):
     run = store.find_run("a").hash
     space, other = space_of(store), space_of(store)
     freed = [space.put_in_trash(run, step) for step in (1, 2)]
@@ -104,7 +102,7 @@ def test_what_is_put_into_the_trash_still_counts(store: Store) -> None:
     assert (space.put, space.total) == (0, other.total)
 
 
-def test_a_second_name_of_a_whole_file_goes_with_it(store: Store) -> None:
+def test_a_second_name_of_a_whole_file_goes_with_it(store):
     run = store.find_run("a")
     whole = make_whole(run, 3)
     (folder(run) / f"{run.hash}_step_000004.pt").write_bytes(bytes(5000))  # not of ours
@@ -114,7 +112,7 @@ def test_a_second_name_of_a_whole_file_goes_with_it(store: Store) -> None:
     assert space.frees(run.hash, 4) < data_path(run, 4).stat().st_size + 5000
 
 
-def test_a_record_that_cannot_be_read_keeps_all_data_files(store: Store) -> None:
+def test_a_record_that_cannot_be_read_keeps_all_data_files(store):
     run = store.find_run("a")
     small = record_path(run, 2).stat().st_size
     overwrite(record_path(run, 1), b"nothing")
@@ -128,7 +126,7 @@ def test_a_record_that_cannot_be_read_keeps_all_data_files(store: Store) -> None
     assert space.total == on_disk(store)
 
 
-def test_orphans_are_counted_and_swept(store: Store) -> None:
+def test_orphans_are_counted_and_swept(store):
     run = store.find_run("a")
     orphan = folder(run) / names.data_file(run.hash, 9, "0" * 8, "x")
     orphan.write_bytes(bytes(12345))
@@ -139,7 +137,7 @@ def test_orphans_are_counted_and_swept(store: Store) -> None:
     assert space.total == on_disk(store)
 
 
-def test_a_whole_run_frees_what_no_other_needs(store: Store) -> None:
+def test_a_whole_run_frees_what_no_other_needs(store):
     run = store.find_run("a").hash
     space = space_of(store)
     freed = space.delete_run(run)
@@ -151,7 +149,7 @@ def test_a_whole_run_frees_what_no_other_needs(store: Store) -> None:
 # What is listed of it
 
 
-def test_data_files_that_no_record_refers_to_are_orphans(store: Store) -> None:
+def test_data_files_that_no_record_refers_to_are_orphans(store):
     run = store.find_run("a")
     orphan = folder(run) / names.data_file(run.hash, 9, "0" * 8, "x")
     orphan.write_bytes(bytes(10))
@@ -167,7 +165,7 @@ def test_data_files_that_no_record_refers_to_are_orphans(store: Store) -> None:
     assert measure(store.backend, store.index).orphans == {}
 
 
-def test_a_store_in_memory_is_measured_too() -> None:
+def test_a_store_in_memory_is_measured_too():
     store = filled(Store(MemoryBackend()))
     usage = measure(store.backend, store.index)
     assert (usage.total.checkpoints, usage.total.logical) == (8, 8 * (SHARED.nbytes + OWN))
@@ -180,7 +178,7 @@ def test_a_store_in_memory_is_measured_too() -> None:
     assert space_of(store).total == space.total > SHARED.nbytes
 
 
-def test_whole_files_of_weights_that_differ_save_nothing(tmp_path: Path) -> None:
+def test_whole_files_of_weights_that_differ_save_nothing(tmp_path):
     store = Store(tmp_path)
     with store.run("whole") as run:
         for step in (1, 2):
@@ -190,14 +188,14 @@ def test_whole_files_of_weights_that_differ_save_nothing(tmp_path: Path) -> None
     assert (total.held, total.saved, total.on_disk) == (total.logical, 0, on_disk(store))
 
 
-def test_what_was_written_for_each_checkpoint(store: Store) -> None:
+def test_what_was_written_for_each_checkpoint(store):
     sizes = [written(entry.head) for entry in checkpoints(store.index) if entry.head]
     files = [path.stat() for path in Path(store.url, "models").rglob("*.safetensors")]
     assert sum(sizes) == sum({file.st_ino: file.st_size for file in files}.values())
     assert sum(size > SHARED.nbytes for size in sizes) == 2
 
 
-def test_hashes_are_shortened_as_far_as_they_stay_apart() -> None:
+def test_hashes_are_shortened_as_far_as_they_stay_apart():
     runs = ["a" * 24, "a" * 8 + "b" * 16, "c" * 24, "a" * 23 + "d"]
     assert short_hashes(runs) == {
         "a" * 24: "a" * 24,

@@ -1,10 +1,7 @@
 """What is put into the trash stays whole, comes back as it was, and goes when it should."""
 
-from __future__ import annotations
-
 import errno
 import os
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -72,7 +69,7 @@ def path_of(run: Run, entry: Entry, name: str = "") -> Path:
 
 
 @pytest.mark.guarantee("G15")
-def test_what_was_deleted_comes_back_as_it_was(anywhere: Store) -> None:
+def test_what_was_deleted_comes_back_as_it_was(anywhere):
     run = filled(anywhere)
     run.checkpoint(2).note("the one with the bug")
     head = run.checkpoint(2).head
@@ -91,7 +88,7 @@ def test_what_was_deleted_comes_back_as_it_was(anywhere: Store) -> None:
     assert examine(anywhere.backend, anywhere.index).orphans == {}
 
 
-def test_a_whole_run_comes_back(anywhere: Store) -> None:
+def test_a_whole_run_comes_back(anywhere):
     run = filled(anywhere)
     backend = anywhere.backend
     beside = [
@@ -117,7 +114,7 @@ def test_a_whole_run_comes_back(anywhere: Store) -> None:
 
 
 @pytest.mark.guarantee("G15")
-def test_an_entry_is_complete_by_itself(run: Run) -> None:
+def test_an_entry_is_complete_by_itself(run):
     run.delete(1, trash="rm")
     run.delete_all()
     files = {path.name for path in path_of(run, only_entry(run)).iterdir()}
@@ -130,7 +127,7 @@ def test_an_entry_is_complete_by_itself(run: Run) -> None:
     assert same(again.load(1), state(1))
 
 
-def test_some_of_an_entry_come_back_and_the_others_stay(run: Run) -> None:
+def test_some_of_an_entry_come_back_and_the_others_stay(run):
     run.delete(1, 2, trash="gc")
     before = only_entry(run)
     assert restored(run, 1).steps == [1]
@@ -143,7 +140,7 @@ def test_some_of_an_entry_come_back_and_the_others_stay(run: Run) -> None:
     assert trash_of(run).entries() == []
 
 
-def test_what_is_not_in_the_trash_cannot_come_back(run: Run) -> None:
+def test_what_is_not_in_the_trash_cannot_come_back(run):
     with pytest.raises(RefNotFound, match=f"{run.hash}"):
         restored(run)
     run.delete(1, trash="rm")
@@ -152,7 +149,7 @@ def test_what_is_not_in_the_trash_cannot_come_back(run: Run) -> None:
     assert steps(run) == [2, 3]
 
 
-def test_a_step_that_was_saved_again_is_not_replaced(run: Run) -> None:
+def test_a_step_that_was_saved_again_is_not_replaced(run):
     run.delete(1, 2, trash="rm")
     run.save(1, state(11))
     with pytest.raises(StepExists, match="1"):
@@ -165,7 +162,7 @@ def test_a_step_that_was_saved_again_is_not_replaced(run: Run) -> None:
         restored(run)
 
 
-def test_of_two_deletions_of_a_step_the_later_comes_back(run: Run) -> None:
+def test_of_two_deletions_of_a_step_the_later_comes_back(run):
     run.delete(1, trash="rm")
     run.save(1, state(11))
     run.delete(1, trash="rm")
@@ -175,7 +172,7 @@ def test_of_two_deletions_of_a_step_the_later_comes_back(run: Run) -> None:
     assert len(trash_of(run).entries()) == 1
 
 
-def test_what_came_back_is_in_no_entry_any_more(run: Run) -> None:
+def test_what_came_back_is_in_no_entry_any_more(run):
     trash = trash_of(run)
     trash.put(run.hash, [1, 2], "rm", "killed after it had deleted the first")
     run.delete(1)
@@ -186,7 +183,7 @@ def test_what_came_back_is_in_no_entry_any_more(run: Run) -> None:
 
 
 @pytest.mark.guarantee("G12")
-def test_marks_of_a_checkpoint_that_was_never_deleted_stay(run: Run) -> None:
+def test_marks_of_a_checkpoint_that_was_never_deleted_stay(run):
     run.checkpoint(1).note("before")
     trash_of(run).put(run.hash, [1], "rm", "killed before it was deleted")
     run.checkpoint(1).tag("paper")
@@ -197,7 +194,7 @@ def test_marks_of_a_checkpoint_that_was_never_deleted_stay(run: Run) -> None:
     assert trash_of(run).entries() == []
 
 
-def test_another_run_of_the_same_short_hash_is_not_mixed_up(run: Run) -> None:
+def test_another_run_of_the_same_short_hash_is_not_mixed_up(run):
     run.delete(1, trash="rm")
     path = folder(run) / f"{run.hash}_run.json"
     other = {**run.file.identity, "hp": "0" * 64}
@@ -220,9 +217,7 @@ def cut(path: Path) -> None:
     ],
     ids=["record", "no record", "cut", "no data"],
 )
-def test_a_damaged_entry_is_refused(
-    run: Run, pattern: str, damage: Callable[[Path], None], error: type[Exception]
-) -> None:
+def test_a_damaged_entry_is_refused(run, pattern, damage, error):
     run.save(4, {"x": np.random.default_rng(9).random((96, 100))})
     run.delete(1, 2, 3, trash="rm")
     entry = only_entry(run)
@@ -244,7 +239,7 @@ def test_a_damaged_entry_is_refused(
 @pytest.mark.parametrize(
     "text", [b"", b"{}", b"\xff" * 100, b'{"format":"standfast trash 9","seal":"']
 )
-def test_an_entry_that_cannot_be_read_says_so_and_can_be_emptied(run: Run, text: bytes) -> None:
+def test_an_entry_that_cannot_be_read_says_so_and_can_be_emptied(run, text):
     run.delete(1, trash="rm")
     overwrite(path_of(run, only_entry(run), "entry.json"), text)
     entry = only_entry(run)
@@ -258,7 +253,7 @@ def test_an_entry_that_cannot_be_read_says_so_and_can_be_emptied(run: Run, text:
 
 
 @pytest.mark.guarantee("G14")
-def test_an_entry_that_cannot_be_read_does_not_go_for_its_space(run: Run) -> None:
+def test_an_entry_that_cannot_be_read_does_not_go_for_its_space(run):
     run.delete(1, trash="rm")
     run.delete(2, trash="rm")
     trash = trash_of(run)
@@ -270,7 +265,7 @@ def test_an_entry_that_cannot_be_read_does_not_go_for_its_space(run: Run) -> Non
     assert [entry.folder for entry in trash.entries()] == [unreadable.folder]
 
 
-def test_an_entry_of_another_run_is_refused(run: Run) -> None:
+def test_an_entry_of_another_run_is_refused(run):
     run.delete(1, trash="rm")
     entry = only_entry(run)
     other = Entry(entry.folder, "0" * 24, None, entry.checkpoints, False, entry.time, "rm", "")
@@ -278,7 +273,7 @@ def test_an_entry_of_another_run_is_refused(run: Run) -> None:
     assert "run '000000" in str(only_entry(run).problem)
 
 
-def test_emptying_frees_what_only_the_trash_holds(run: Run) -> None:
+def test_emptying_frees_what_only_the_trash_holds(run):
     run.checkpoint(3).verify()
     whole = on_disk(run.store)
     run.delete(1, 2, trash="rm")
@@ -292,7 +287,7 @@ def test_emptying_frees_what_only_the_trash_holds(run: Run) -> None:
     assert same(run.load(3), state(3))
 
 
-def test_the_oldest_go_first_and_no_more_than_needed(anywhere: Store) -> None:
+def test_the_oldest_go_first_and_no_more_than_needed(anywhere):
     run = filled(anywhere)
     for step in (1, 2):
         run.delete(step, trash="rm")
@@ -303,7 +298,7 @@ def test_the_oldest_go_first_and_no_more_than_needed(anywhere: Store) -> None:
     assert trash_of(run).entries() == [second]
 
 
-def test_entries_stay_for_their_time(run: Run) -> None:
+def test_entries_stay_for_their_time(run):
     run.delete(1, trash="rm")
     now, trash = datetime.now(UTC), trash_of(run)
     for days in (6.9, -100):
@@ -312,7 +307,7 @@ def test_entries_stay_for_their_time(run: Run) -> None:
     assert trash.entries() == []
 
 
-def test_putting_it_in_again_makes_no_second_entry(anywhere: Store) -> None:
+def test_putting_it_in_again_makes_no_second_entry(anywhere):
     run = filled(anywhere)
     trash = trash_of(run)
     first = trash.put(run.hash, [1], "rm", "it was killed then")
@@ -330,7 +325,7 @@ def test_putting_it_in_again_makes_no_second_entry(anywhere: Store) -> None:
     assert trash.entries() == [whole]
 
 
-def test_folders_without_an_entry_are_swept(run: Run) -> None:
+def test_folders_without_an_entry_are_swept(run):
     left = path_of(run, Entry(f"{run.hash}.{'0' * 8}", run.hash))
     left.mkdir(parents=True)
     os.link(record_path(run, 1), left / record_path(run, 1).name)
@@ -343,7 +338,7 @@ def test_folders_without_an_entry_are_swept(run: Run) -> None:
     assert only_entry(run).steps == [2]
 
 
-def test_a_checkpoint_that_lacks_a_file_can_be_put_in(run: Run) -> None:
+def test_a_checkpoint_that_lacks_a_file_can_be_put_in(run):
     run.save(4, {"x": np.random.default_rng(9).random((96, 100))})
     data_path(run, 2).unlink()
     run.delete(2, trash="rm")
@@ -352,7 +347,7 @@ def test_a_checkpoint_that_lacks_a_file_can_be_put_in(run: Run) -> None:
     assert only_entry(run).steps == [2]
 
 
-def test_without_links_there_is_no_trash(run: Run, seams: Seams) -> None:
+def test_without_links_there_is_no_trash(run, seams):
     run.delete(1, trash="rm")
     seams.backend(link=lambda link, *_, **__: False)
     with pytest.raises(WriteFailed):
@@ -364,7 +359,7 @@ def test_without_links_there_is_no_trash(run: Run, seams: Seams) -> None:
     assert only_entry(run).steps == [1]
 
 
-def test_the_trash_is_no_run_and_no_orphan(run: Run) -> None:
+def test_the_trash_is_no_run_and_no_orphan(run):
     store = run.store
     run.delete(1, trash="rm")
     found = examine(store.backend, store.index)
@@ -376,7 +371,7 @@ def test_the_trash_is_no_run_and_no_orphan(run: Run) -> None:
     assert [each.run for each in store.index.runs(empty=True)] == [run.hash]
 
 
-def test_the_second_name_of_a_whole_file_is_made_again(run: Run) -> None:
+def test_the_second_name_of_a_whole_file_is_made_again(run):
     whole = make_whole(run, 3)
     second = folder(run) / f"{run.hash}_step_000003.pt"
     text, _, _ = record_path(run, 3).read_bytes().rpartition(b'{"digest":"')
@@ -391,7 +386,7 @@ def test_the_second_name_of_a_whole_file_is_made_again(run: Run) -> None:
     assert second.samefile(whole)
 
 
-def test_a_link_in_the_trash_leads_nowhere(run: Run, tmp_path: Path) -> None:
+def test_a_link_in_the_trash_leads_nowhere(run, tmp_path):
     other = filled(Store(tmp_path / "other"))
     before = sorted(path.name for path in folder(other).iterdir())
     run.delete(1, trash="rm")
@@ -403,9 +398,7 @@ def test_a_link_in_the_trash_leads_nowhere(run: Run, tmp_path: Path) -> None:
     assert steps(other) == [1, 2, 3]
 
 
-def test_the_next_save_empties_what_has_had_its_time_and_does_not_fail_if_it_cannot(
-    run: Run, seams: Seams
-) -> None:
+def test_the_next_save_empties_what_has_had_its_time_and_does_not_fail_if_it_cannot(run, seams):
     def refused(remove: object, path: Path) -> None:
         raise PermissionError(errno.EACCES, "Permission denied")
 

@@ -6,8 +6,6 @@ Every NTH amount of memory is tried. It fails if an error is not one of ours, or
 the old state or the new one.
 """
 
-from __future__ import annotations
-
 import errno
 import gc
 import resource

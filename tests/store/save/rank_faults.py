@@ -1,7 +1,5 @@
 """A backend on which one operation goes wrong, and so for one rank alone."""
 
-from __future__ import annotations
-
 import errno
 import os
 import threading

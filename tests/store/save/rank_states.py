@@ -1,7 +1,5 @@
 """What the ranks of a program have, for those that start programs: it imports no framework."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

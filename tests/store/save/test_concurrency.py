@@ -1,16 +1,13 @@
 """Threads that save, load and delete in one store get in nobody's way."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from standfast import Run, Store
+from standfast import Store
 from standfast.errors import StepExists
 from tests.kit.stores import data_files, folder, random_bytes, same
 
@@ -35,7 +32,7 @@ def _together(*tasks: Callable[[], Any]) -> list[Any]:
         return [future.result(60) for future in [pool.submit(begin, task) for task in tasks]]
 
 
-def test_threads_save_different_steps_of_several_runs(store: Store) -> None:
+def test_threads_save_different_steps_of_several_runs(store):
     def save(name: str, first: int) -> None:
         run = store.run(name)
         for step in range(first, 12, 2):
@@ -51,7 +48,7 @@ def test_threads_save_different_steps_of_several_runs(store: Store) -> None:
     assert max(numbers) <= len(numbers)
 
 
-def test_of_threads_that_save_one_step_one_succeeds(run: Run) -> None:
+def test_of_threads_that_save_one_step_one_succeeds(run):
     def save(number: int) -> int | None:
         try:
             run.save(1, _state(number))
@@ -66,14 +63,14 @@ def test_of_threads_that_save_one_step_one_succeeds(run: Run) -> None:
     assert set(data_files(run)) == files, "the others left nothing"
 
 
-def test_one_run_is_made_by_many_at_once(tmp_path: Path) -> None:
+def test_one_run_is_made_by_many_at_once(tmp_path):
     runs = _together(*(lambda: Store(tmp_path).run("a", hp={"lr": 1}) for _ in range(8)))
     assert len({run.hash for run in runs}) == 1
     assert len({run.file.created for run in runs}) == 1
     assert len(list(folder(runs[0]).iterdir())) == 1
 
 
-def test_deleting_and_saving_at_once_leaves_what_is_referred_to(run: Run) -> None:
+def test_deleting_and_saving_at_once_leaves_what_is_referred_to(run):
     for step in range(5):
         run.save(step, _state(step))
 

@@ -1,10 +1,7 @@
 """What the store holds already is referred to, not written again, and no run depends on another."""
 
-from __future__ import annotations
-
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +12,6 @@ import standfast
 from standfast import Run, Store
 from standfast.files.digests import CHUNK
 from standfast.store.save.known import SMALL
-from tests.kit.seams import Seams
 from tests.kit.stores import (
     MIB,
     bytes_written,
@@ -50,13 +46,13 @@ def _files(run: Run, step: int) -> set[str]:
 
 
 @pytest.mark.guarantee("G18")
-def test_an_unchanged_state_writes_no_data(run: Run) -> None:
+def test_an_unchanged_state_writes_no_data(run):
     _save(run, 1, chunks(1, 2))
     assert _save(run, 2, chunks(1, 2)) == 0
     assert same(run.load(2), {"x": chunks(1, 2)})
 
 
-def test_a_changed_byte_costs_its_chunk_and_a_header(run: Run) -> None:
+def test_a_changed_byte_costs_its_chunk_and_a_header(run):
     x = chunks(*range(6))
     _save(run, 1, x)
     x[3 * CHUNK + 5] ^= 1
@@ -65,7 +61,7 @@ def test_a_changed_byte_costs_its_chunk_and_a_header(run: Run) -> None:
     assert run.checkpoint(2).verify().nbytes == x.nbytes
 
 
-def test_one_percent_changed_costs_about_that(run: Run) -> None:
+def test_one_percent_changed_costs_about_that(run):
     size = 512 << 10
     model = {f"w{i}": random_bytes(size, i) for i in range(100)}
     state = {"model": model, "frozen": {"w": random_bytes(MIB, 200)}}
@@ -78,7 +74,7 @@ def test_one_percent_changed_costs_about_that(run: Run) -> None:
     assert same(run.load(2), state)
 
 
-def test_chunks_are_found_under_any_name_dtype_and_place(run: Run) -> None:
+def test_chunks_are_found_under_any_name_dtype_and_place(run):
     x = chunks(1, 2)
     _save(run, 1, x)
     moved = {"other": {"name": x.view(np.float32)}, "half": x[CHUNK:].copy().reshape(2, -1)}
@@ -86,21 +82,21 @@ def test_chunks_are_found_under_any_name_dtype_and_place(run: Run) -> None:
     assert same(run.load(2), moved)
 
 
-def test_equal_chunks_of_one_save_are_written_once(run: Run) -> None:
+def test_equal_chunks_of_one_save_are_written_once(run):
     x = random_bytes(MIB)
     written = bytes_written(run, lambda: run.save(1, {"a": x, "b": x.copy(), "c": {"d": x.copy()}}))
     assert written <= MIB + HEADER
     assert len(data_files(run)) == 1
 
 
-def test_what_came_back_to_an_earlier_value_is_found(run: Run) -> None:
+def test_what_came_back_to_an_earlier_value_is_found(run):
     _save(run, 1, random_bytes(MIB, 1))
     assert _save(run, 2, random_bytes(MIB, 2)) > MIB
     assert _save(run, 3, random_bytes(MIB, 1)) == 0
     assert same(run.load(3), {"x": random_bytes(MIB, 1)})
 
 
-def test_small_tensors_are_always_written(run: Run) -> None:
+def test_small_tensors_are_always_written(run):
     state = {"small": {"x": random_bytes(SMALL - 1)}, "large": {"x": random_bytes(SMALL, 1)}}
     run.save(1, state)
     written = bytes_written(run, lambda: run.save(2, state))
@@ -108,7 +104,7 @@ def test_small_tensors_are_always_written(run: Run) -> None:
 
 
 @pytest.mark.guarantee("G19")
-def test_a_file_that_leaves_something_out_says_so_and_verifies(run: Run) -> None:
+def test_a_file_that_leaves_something_out_says_so_and_verifies(run):
     state = {"model": {"a": random_bytes(MIB, 1), "b": chunks(2, 3, 4), "c": np.ones(3)}}
     run.save(1, state)
     state["model"]["b"][CHUNK] ^= 1
@@ -124,7 +120,7 @@ def test_a_file_that_leaves_something_out_says_so_and_verifies(run: Run) -> None
         assert "left_out" not in file.metadata
 
 
-def test_neighbouring_new_chunks_are_one_stretch(run: Run) -> None:
+def test_neighbouring_new_chunks_are_one_stretch(run):
     _save(run, 1, chunks(1, 2, 3, 4))
     x = np.concatenate([chunks(1, 8, 9, 4), random_bytes(1000)])
     _save(run, 2, x)
@@ -134,7 +130,7 @@ def test_neighbouring_new_chunks_are_one_stretch(run: Run) -> None:
 
 
 @pytest.mark.parametrize("harm", [Path.unlink, lambda path: os.truncate(path, 1000)])
-def test_a_file_that_is_gone_or_cut_is_not_used(run: Run, harm: Callable[[Path], object]) -> None:
+def test_a_file_that_is_gone_or_cut_is_not_used(run, harm):
     _save(run, 1, random_bytes(MIB))
     harm(data_path(run, 1))
     assert _save(run, 2, random_bytes(MIB)) > MIB
@@ -142,7 +138,7 @@ def test_a_file_that_is_gone_or_cut_is_not_used(run: Run, harm: Callable[[Path],
     assert _files(run, 2) == {data_path(run, 2).name}
 
 
-def test_a_damaged_parent_is_no_obstacle(run: Run) -> None:
+def test_a_damaged_parent_is_no_obstacle(run):
     _save(run, 1, random_bytes(MIB))
     record_path(run, 1).write_bytes(b"garbage")
     run.store.index.rebuild()
@@ -151,7 +147,7 @@ def test_a_damaged_parent_is_no_obstacle(run: Run) -> None:
     assert same(run.load(2), {"x": random_bytes(MIB)})
 
 
-def test_half_dead_files_are_given_up_and_their_space_comes_back(run: Run) -> None:
+def test_half_dead_files_are_given_up_and_their_space_comes_back(run):
     def state(*seeds: int) -> dict[str, Any]:
         return {f"x{i}": random_bytes(MIB, seed) for i, seed in enumerate(seeds)}
 
@@ -169,7 +165,7 @@ def test_half_dead_files_are_given_up_and_their_space_comes_back(run: Run) -> No
     assert sum(data_files(run).values()) < 8 * MIB
 
 
-def test_a_file_half_of_which_is_used_is_kept(run: Run) -> None:
+def test_a_file_half_of_which_is_used_is_kept(run):
     run.save(1, {"a": random_bytes(MIB, 1), "b": random_bytes(MIB, 2)})
     run.save(2, {"a": random_bytes(MIB, 1), "b": random_bytes(MIB, 3)})
     run.delete(1)
@@ -181,7 +177,7 @@ def test_a_file_half_of_which_is_used_is_kept(run: Run) -> None:
 
 @pytest.mark.guarantee("G18")
 @pytest.mark.parametrize("has_index", [True, False])
-def test_another_runs_chunks_are_linked_in(store: Store, run: Run, has_index: bool) -> None:
+def test_another_runs_chunks_are_linked_in(store, run, has_index):
     _save(run, 1, chunks(1, 2))
     run.close()
     if not has_index:
@@ -197,9 +193,7 @@ def test_another_runs_chunks_are_linked_in(store: Store, run: Run, has_index: bo
 
 @pytest.mark.guarantee("G18")
 @pytest.mark.parametrize("how", ["by hand", "delete_all", "moved"])
-def test_a_run_outlives_one_it_shares_with(
-    store: Store, run: Run, how: str, tmp_path: Path
-) -> None:
+def test_a_run_outlives_one_it_shares_with(store, run, how, tmp_path):
     x = random_bytes(MIB)
     _save(run, 1, x)
     other = store.run("second")
@@ -222,7 +216,7 @@ def test_a_run_outlives_one_it_shares_with(
     assert data_files(third).keys() == data_files(other).keys()
 
 
-def test_without_links_dedup_stays_within_the_run(store: Store, run: Run, seams: Seams) -> None:
+def test_without_links_dedup_stays_within_the_run(store, run, seams):
     seams.backend(link=lambda *_: False)
     _save(run, 1, random_bytes(MIB))
     other = store.run("second")
@@ -232,7 +226,7 @@ def test_without_links_dedup_stays_within_the_run(store: Store, run: Run, seams:
     assert same(other.load(2), {"x": random_bytes(MIB)})
 
 
-def test_a_link_that_was_parted_by_hand_still_serves(store: Store, run: Run) -> None:
+def test_a_link_that_was_parted_by_hand_still_serves(store, run):
     _save(run, 1, random_bytes(MIB))
     other = store.run("second")
     other.save(1, {"x": random_bytes(MIB)})

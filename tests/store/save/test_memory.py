@@ -1,12 +1,9 @@
 """Saves and loads of a process that can have no more memory, or start no thread."""
 
-from __future__ import annotations
-
 import _thread
 import subprocess
 import sys
 from contextlib import nullcontext
-from pathlib import Path
 
 import pytest
 
@@ -23,9 +20,7 @@ SHORT = [("run-save", 8), ("training-with-helper", 3)]
     ("operation", "nth"),
     kept([(name, 1) for name in OPERATIONS] + SHORT, *SHORT),
 )
-def test_without_memory_an_error_of_ours_is_raised_and_all_is_as_it_was(
-    operation: str, nth: int, tmp_path: Path
-) -> None:
+def test_without_memory_an_error_of_ours_is_raised_and_all_is_as_it_was(operation, nth, tmp_path):
     """With every nth of the amounts of memory."""
     child = [sys.executable, "-m", "tests.store.save.memory_limited"]
     child += [operation, str(tmp_path), str(nth)]
@@ -34,7 +29,7 @@ def test_without_memory_an_error_of_ours_is_raised_and_all_is_as_it_was(
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_without_threads_the_caller_does_the_work(operation: str, tmp_path: Path) -> None:
+def test_without_threads_the_caller_does_the_work(operation, tmp_path):
     asked = []
 
     def refuse(start: object, *_: object) -> int:
@@ -55,7 +50,7 @@ def test_without_threads_the_caller_does_the_work(operation: str, tmp_path: Path
     "error",
     [MemoryError(), OSError(12, "Cannot allocate memory"), RuntimeError("can't start new thread")],
 )
-def test_what_python_raises_without_memory_becomes_one_error(error: Exception) -> None:
+def test_what_python_raises_without_memory_becomes_one_error(error):
     with pytest.raises(OutOfMemory) as raised, within_memory():
         raise error
     assert raised.value.__cause__ is error

@@ -1,7 +1,5 @@
 """Each top-level dict of a state is a data file of its own, which other tools open as it is."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any
@@ -29,7 +27,7 @@ def _names(path: Path) -> list[str]:
         return sorted(file)
 
 
-def test_each_top_level_dict_has_a_file_with_names_unprefixed(run: Run) -> None:
+def test_each_top_level_dict_has_a_file_with_names_unprefixed(run):
     run.save(
         1,
         {
@@ -49,7 +47,7 @@ def test_each_top_level_dict_has_a_file_with_names_unprefixed(run: Run) -> None:
     ]
 
 
-def test_small_parts_share_a_file(run: Run) -> None:
+def test_small_parts_share_a_file(run):
     run.save(
         1, {"a": {"x": np.ones(3)}, "b": {"x": _big()[1:]}, "c": np.ones(5), "d": {"w": _big(2)}}
     )
@@ -57,13 +55,13 @@ def test_small_parts_share_a_file(run: Run) -> None:
     assert _names(data_path(run, 1, "parts")) == ["a.x", "b.x", "c"]
 
 
-def test_a_single_small_part_has_a_file_of_its_own(run: Run) -> None:
+def test_a_single_small_part_has_a_file_of_its_own(run):
     run.save(1, {"a": {"x": np.ones(3)}, "d": {"w": _big()}, "step": 4, "empty": {}})
     assert _labels(run) == ["a", "d"]
     assert _names(data_path(run, 1, "a")) == ["x"]
 
 
-def test_a_state_that_is_no_dict_is_the_part_state(run: Run) -> None:
+def test_a_state_that_is_no_dict_is_the_part_state(run):
     run.save(1, [{"w": _big()}, np.ones(2)])
     assert _labels(run) == ["state"]
     assert _names(data_path(run, 1)) == ["0.w", "1"]
@@ -72,7 +70,7 @@ def test_a_state_that_is_no_dict_is_the_part_state(run: Run) -> None:
 
 
 @pytest.mark.guarantee("G19")
-def test_the_model_file_is_a_model_for_other_programs(run: Run) -> None:
+def test_the_model_file_is_a_model_for_other_programs(run):
     model = torch.nn.Sequential(torch.nn.Linear(600, 500), torch.nn.BatchNorm1d(500))
     optimizer = torch.optim.AdamW(model.parameters())
     model(torch.randn(4, 600)).sum().backward()
@@ -84,7 +82,7 @@ def test_the_model_file_is_a_model_for_other_programs(run: Run) -> None:
     assert same(other.state_dict(), model.state_dict())
 
 
-def test_every_data_file_verifies_by_itself_and_says_whose_it_is(run: Run) -> None:
+def test_every_data_file_verifies_by_itself_and_says_whose_it_is(run):
     run.save(3, {"model": {"w": _big(1)}, "a": {"x": np.ones(1)}, "b": {"x": np.ones(1)}})
     for name in data_files(run):
         assert standfast.verify(folder(run) / name).tensors > 0
@@ -101,7 +99,7 @@ WEIRD: list[Any] = [
 ]
 
 
-def test_weird_keys_never_become_paths(run: Run, tmp_path: Path) -> None:
+def test_weird_keys_never_become_paths(run, tmp_path):
     state: Any = {key: {"w": _big(number)} for number, key in enumerate(WEIRD)}
     state |= {"loose": _big(1000), "model": {"__metadata__": _big(1001)}}
     run.save(1, state)
@@ -115,7 +113,7 @@ def test_weird_keys_never_become_paths(run: Run, tmp_path: Path) -> None:
     assert {len(_names(folder(run) / name)) for name in names} == {1}
 
 
-def test_weird_keys_in_one_shared_file(run: Run) -> None:
+def test_weird_keys_in_one_shared_file(run):
     state: Any = {key: {"w": np.full(3, number)} for number, key in enumerate(WEIRD)}
     state["loose"] = np.ones(3)
     state |= {chr(0x4E00 + number): {"w": np.ones(1)} for number in range(5000)}
@@ -128,7 +126,7 @@ def test_weird_keys_in_one_shared_file(run: Run) -> None:
     "keys",
     [("A", "a"), ("a b", "a-b"), ("绿", "红"), ("state", None), ("x" * 40, "x" * 41), (1, "1")],
 )
-def test_parts_of_one_label_have_files_of_their_own(run: Run, keys: tuple[Any, Any]) -> None:
+def test_parts_of_one_label_have_files_of_their_own(run, keys):
     state = {keys[0]: {"w": _big(1)}, keys[1]: {"w": _big(2)}}
     if keys[1] is None:
         state = {"state": {"w": _big(1)}, "w": _big(2)}
@@ -137,7 +135,7 @@ def test_parts_of_one_label_have_files_of_their_own(run: Run, keys: tuple[Any, A
     assert same(run.load(1), state)
 
 
-def test_names_with_dots_that_collide_stay_apart(run: Run) -> None:
+def test_names_with_dots_that_collide_stay_apart(run):
     state = {
         "a": {"b.c": _big(1), "b": {"c": _big(2)}, "b.c~2": _big(3), 0: _big(4), "0": _big(5)},
         "a.b": {"c": _big(6)},
@@ -150,14 +148,14 @@ def test_names_with_dots_that_collide_stay_apart(run: Run) -> None:
     assert _names(data_path(run, 1, "a")) == ["0", "0~2", "b.c", "b.c~2", "b.c~2~2"]
 
 
-def test_names_longer_than_any_header_should_have_are_cut(run: Run) -> None:
+def test_names_longer_than_any_header_should_have_are_cut(run):
     state = {"x" * 100_000: {"y" * 100_000: np.ones(1)}, "x" * 100_001: np.zeros(1)}
     run.save(1, state)
     assert same(run.load(1), state)
     assert max(map(len, run.checkpoint().tensors)) < 5000
 
 
-def test_views_of_another_part_are_found_in_it(run: Run) -> None:
+def test_views_of_another_part_are_found_in_it(run):
     weight = torch.arange(float(MIB))
     state = {"model": {"w": weight}, "ema": {"w": weight, "half": weight[: MIB // 2]}}
     run.save(1, state)

@@ -1,9 +1,6 @@
 """A save that cannot fit is refused before a byte is written; one that dedup lets fit is not."""
 
-from __future__ import annotations
-
 import errno
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +28,7 @@ def _free(seams: Seams, nbytes: int) -> None:
 
 
 @pytest.mark.guarantee("G5")
-def test_a_save_that_cannot_fit_writes_nothing(run: Run) -> None:
+def test_a_save_that_cannot_fit_writes_nothing(run):
     before = {path.name for path in folder(run).iterdir()}
     written: list[Path] = []
 
@@ -57,9 +54,7 @@ def test_a_save_that_cannot_fit_writes_nothing(run: Run) -> None:
 @pytest.mark.guarantee("G5")
 @pytest.mark.parametrize("is_refused", [True, False], ids=["refused", "fails"])
 @pytest.mark.parametrize("kind", ["ext4", "tmpfs", "fuse"])
-def test_a_full_file_system_costs_the_save_and_nothing_else(
-    kind: str, is_refused: bool, mount: Callable[..., Path], seams: Seams
-) -> None:
+def test_a_full_file_system_costs_the_save_and_nothing_else(kind, is_refused, mount, seams):
     """Before it writes, or in the middle, if another program takes the space meanwhile."""
     store = Store(mount(kind, size=40 * MIB) / "store")
     if not is_refused:
@@ -84,7 +79,7 @@ def test_a_full_file_system_costs_the_save_and_nothing_else(
     store.close()
 
 
-def test_a_save_that_fits_thanks_to_dedup_goes_through(run: Run, seams: Seams) -> None:
+def test_a_save_that_fits_thanks_to_dedup_goes_through(run, seams):
     _free(seams, 3 * MIB)
     state = {"x": random_bytes(BIG), "more": random_bytes(MIB, 2)}
     run.save(2, state)
@@ -93,7 +88,7 @@ def test_a_save_that_fits_thanks_to_dedup_goes_through(run: Run, seams: Seams) -
         run.save(3, state | {"new": random_bytes(3 * MIB, 3)})
 
 
-def test_a_save_that_fits_thanks_to_another_run_goes_through(run: Run, seams: Seams) -> None:
+def test_a_save_that_fits_thanks_to_another_run_goes_through(run, seams):
     other = run.store.run("b")
     _free(seams, 2 * MIB)
     with pytest.raises(NotEnoughSpace):
@@ -105,7 +100,7 @@ def test_a_save_that_fits_thanks_to_another_run_goes_through(run: Run, seams: Se
     assert same(other.load(), {"x": random_bytes(BIG)})
 
 
-def test_where_nobody_knows_what_is_free_a_save_is_tried(run: Run, seams: Seams) -> None:
+def test_where_nobody_knows_what_is_free_a_save_is_tried(run, seams):
     def free(*_: object) -> int:
         raise OSError(errno.ENOSYS, "unknown")
 
@@ -114,7 +109,7 @@ def test_where_nobody_knows_what_is_free_a_save_is_tried(run: Run, seams: Seams)
     assert run.checkpoint().step == 2
 
 
-def test_the_trash_is_emptied_when_its_space_is_needed(run: Run, seams: Seams) -> None:
+def test_the_trash_is_emptied_when_its_space_is_needed(run, seams):
     run.save(2, {"x": random_bytes(BIG, 2)})
     run.save(3, {"x": random_bytes(BIG, 3)})
     run.delete(1, trash="rm")

@@ -1,7 +1,5 @@
 """What many ranks save is one checkpoint: the union of what they have."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -27,7 +25,6 @@ from tests.kit.cases import kept
 from tests.kit.fault_states import leftovers
 from tests.kit.parallel_ranks import run_ranks
 from tests.kit.rank_threads import ThreadRanks, attempt_on_ranks, on_ranks
-from tests.kit.seams import Seams
 from tests.kit.stores import MIB, bytes_written, data_files, folder, random_bytes, same
 from tests.store.save import rank_states
 
@@ -85,7 +82,7 @@ def raised(outcomes: list[Any], kind: type[StandfastError], *texts: str) -> None
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_the_union_comes_back_equal(count: int, tmp_path: Path) -> None:
+def test_the_union_comes_back_equal(count, tmp_path):
     saved = on_ranks(count, saving(tmp_path, 5, part, metrics={"loss": 0.5}, epoch=3, best=True))
     run = Store(tmp_path).run("heat")
     assert same(run.load(), union(count))
@@ -102,14 +99,14 @@ def test_the_union_comes_back_equal(count: int, tmp_path: Path) -> None:
     assert loaded[1][0] == -1
 
 
-def test_a_rank_alone_may_save_any_state(tmp_path: Path) -> None:
+def test_a_rank_alone_may_save_any_state(tmp_path):
     run = Store(tmp_path).run("heat")
     save_together(run, SingleRank(), 1, part(0))
     assert save_together(run, SingleRank(), 1, [part(0)], replace=True).sequence == 2  # type: ignore[arg-type]
     assert same(run.load(), [part(0)])
 
 
-def test_the_record_is_that_of_one_process(tmp_path: Path) -> None:
+def test_the_record_is_that_of_one_process(tmp_path):
     on_ranks(3, saving(tmp_path / "ranks", 5, part))
     by_ranks = Store(tmp_path / "ranks").run("heat").checkpoint().record
     alone = Store(tmp_path / "alone").run("heat").save(5, union(3)).record
@@ -118,7 +115,7 @@ def test_the_record_is_that_of_one_process(tmp_path: Path) -> None:
     assert (by_ranks.head.parts, by_ranks.head.nbytes) == (alone.head.parts, alone.head.nbytes)
 
 
-def test_keys_of_all_kinds_come_back(tmp_path: Path) -> None:
+def test_keys_of_all_kinds_come_back(tmp_path):
     states: list[dict[Any, Any]] = [
         {1: {"a": np.ones(2)}, "$x": 4},
         {},
@@ -128,7 +125,7 @@ def test_keys_of_all_kinds_come_back(tmp_path: Path) -> None:
     assert same(Store(tmp_path).run("heat").load(), {**states[0], **states[1], **states[2]})
 
 
-def test_what_another_rank_or_run_has_is_referred_to(tmp_path: Path) -> None:
+def test_what_another_rank_or_run_has_is_referred_to(tmp_path):
     other, run = Store(tmp_path).run("other"), Store(tmp_path).run("heat")
     other.save(1, {"model": part(0)["rank0"]})
 
@@ -144,7 +141,7 @@ def test_what_another_rank_or_run_has_is_referred_to(tmp_path: Path) -> None:
     assert same(run.load(2), state(0, 1) | state(1, 1) | state(2, 1))
 
 
-def test_a_step_that_is_there_is_refused_on_all_ranks_or_replaced(tmp_path: Path) -> None:
+def test_a_step_that_is_there_is_refused_on_all_ranks_or_replaced(tmp_path):
     on_ranks(2, saving(tmp_path, 1, part))
     before = listed(tmp_path)
     raised(attempt_on_ranks(2, saving(tmp_path, 1, part)), StepExists, "step 1", "rank 0 of 2")
@@ -157,7 +154,7 @@ def test_a_step_that_is_there_is_refused_on_all_ranks_or_replaced(tmp_path: Path
     raised(attempt_on_ranks(2, saving(tmp_path, 1, part, replace=True)), Protected, "'paper'")
 
 
-def test_a_run_that_another_process_writes_is_refused_on_all_ranks(tmp_path: Path) -> None:
+def test_a_run_that_another_process_writes_is_refused_on_all_ranks(tmp_path):
     store = Store(tmp_path)
     run = store.run("heat")
     with store.backend.lock(run.hash) as lock:  # type: ignore[union-attr]
@@ -179,9 +176,7 @@ def test_a_run_that_another_process_writes_is_refused_on_all_ranks(tmp_path: Pat
     ],
     ids=str,
 )
-def test_what_ranks_disagree_on_is_refused(
-    tmp_path: Path, options: dict[str, list[Any]], texts: list[str]
-) -> None:
+def test_what_ranks_disagree_on_is_refused(tmp_path, options, texts):
     def program(comm: ThreadRanks) -> Any:
         given = {key: values[comm.rank] for key, values in options.items()}
         run = Store(tmp_path).run(given.pop("name", "heat"))
@@ -191,7 +186,7 @@ def test_what_ranks_disagree_on_is_refused(
     assert listed(tmp_path / "checkpoints" / "models", "*_step_*") == []
 
 
-def test_what_one_rank_cannot_save_is_refused_on_all(tmp_path: Path) -> None:
+def test_what_one_rank_cannot_save_is_refused_on_all(tmp_path):
     for state, error, *texts in (
         ([{"a": 1}, {1: 2, "b": 3}, {1.0: 4}], RanksDisagree, "ranks 1 and 2", "'1.0'"),
         ([{"a": 1}, {"b": {"c": object()}}, {"d": 1}], RefusedState, "rank 1 of 3", "b.c"),
@@ -200,7 +195,7 @@ def test_what_one_rank_cannot_save_is_refused_on_all(tmp_path: Path) -> None:
         raised(attempt_on_ranks(3, saving(tmp_path, 1, state.__getitem__)), error, *texts)
 
 
-def test_the_space_must_suffice_for_all_ranks_together(tmp_path: Path, seams: Seams) -> None:
+def test_the_space_must_suffice_for_all_ranks_together(tmp_path, seams):
     on_ranks(2, saving(tmp_path, 1, part))
     before = listed(tmp_path)
     # The margin, and what one of the two needs, with all that is not a slab.
@@ -213,7 +208,7 @@ def test_the_space_must_suffice_for_all_ranks_together(tmp_path: Path, seams: Se
     assert same(Store(tmp_path).run("heat").load(), union(2, 2, changed=4))
 
 
-def test_links_made_to_find_out_the_space_are_kept_or_go(tmp_path: Path, seams: Seams) -> None:
+def test_links_made_to_find_out_the_space_are_kept_or_go(tmp_path, seams):
     Store(tmp_path).run("other").save(1, {"model": part(0)["rank0"]})
     seams.disk(free=lambda *_: MIB + BIG)
 
@@ -228,7 +223,7 @@ def test_links_made_to_find_out_the_space_are_kept_or_go(tmp_path: Path, seams: 
     assert same(run.load(), state(0) | state(1))
 
 
-def test_long_labels_stay_apart(tmp_path: Path) -> None:
+def test_long_labels_stay_apart(tmp_path):
     long = "x" * 60
     states = [
         {f"{long}{n}{rank}": {"w": random_bytes(2 * MIB, 9 * rank + n)} for n in range(3)}
@@ -243,7 +238,7 @@ def test_long_labels_stay_apart(tmp_path: Path) -> None:
 PROGRAM = Path(__file__).parent / "programs" / "save_together.py"
 
 
-def test_ranks_save_what_one_process_loads(tmp_path: Path) -> None:
+def test_ranks_save_what_one_process_loads(tmp_path):
     count = 3
     done = run_ranks(count, PROGRAM, str(tmp_path), "2")
     expected = [f"{rank} {step} {step}" for rank in range(count) for step in (1, 2)]
@@ -262,7 +257,7 @@ def test_ranks_save_what_one_process_loads(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("rank", "at"), kept([(0, 5), (1, 4)], (0, 5)))
-def test_a_killed_rank_leaves_the_checkpoint_before(rank: int, at: int, tmp_path: Path) -> None:
+def test_a_killed_rank_leaves_the_checkpoint_before(rank, at, tmp_path):
     done = run_ranks(2, PROGRAM, str(tmp_path), "2", str(rank), str(at), check=False)
     assert done.returncode != 0
     assert "0 1 1\n" in done.stdout

@@ -1,7 +1,5 @@
 """Whatever fails on whichever rank: all raise, and the store is as it was; or all is saved."""
 
-from __future__ import annotations
-
 import gc
 import itertools
 from collections.abc import Callable, Collection
@@ -124,9 +122,7 @@ class Faulted:
 @pytest.mark.parametrize(
     "what", ["changes", "done", pytest.param("questions", marks=pytest.mark.long)]
 )
-def test_an_operation_that_fails_on_one_rank_fails_on_all(
-    what: str, rank: int, replace: bool, tmp_path: Path
-) -> None:
+def test_an_operation_that_fails_on_one_rank_fails_on_all(what, rank, replace, tmp_path):
     among = {"changes": CHANGES + OF_FILES, "done": DONE, "questions": QUESTIONS}[what]
     prepare(tmp_path / "prepared")
     if replace:
@@ -174,7 +170,7 @@ def test_an_operation_that_fails_on_one_rank_fails_on_all(
 
 @pytest.mark.guarantee("G6")
 @pytest.mark.parametrize("rank", kept(range(1, COUNT), 1))
-def test_a_rank_that_is_lost_leaves_the_old_state_or_the_new_one(rank: int, tmp_path: Path) -> None:
+def test_a_rank_that_is_lost_leaves_the_old_state_or_the_new_one(rank, tmp_path):
     prepare(tmp_path / "prepared")
     for at in itertools.count(1, 2):
         path = tmp_path / str(at)
@@ -218,7 +214,7 @@ def kill(comm: ThreadRanks, *_: object) -> None:
     raise Killed
 
 
-def test_ranks_that_did_not_hear_the_outcome_find_it(tmp_path: Path) -> None:
+def test_ranks_that_did_not_hear_the_outcome_find_it(tmp_path):
     """Rank 0 commits, and is gone before it can say so."""
     prepare(tmp_path)
 
@@ -236,7 +232,7 @@ def test_ranks_that_did_not_hear_the_outcome_find_it(tmp_path: Path) -> None:
     assert same(run.load(), union(2))
 
 
-def test_an_old_record_of_the_step_is_not_taken_for_the_outcome(tmp_path: Path) -> None:
+def test_an_old_record_of_the_step_is_not_taken_for_the_outcome(tmp_path):
     prepare(tmp_path)
     on_ranks(COUNT, lambda comm: save(Store(tmp_path), comm, 2, 5))
 
@@ -258,9 +254,7 @@ def test_an_old_record_of_the_step_is_not_taken_for_the_outcome(tmp_path: Path) 
         (KeyboardInterrupt, 2, "place"),
     ],
 )
-def test_an_error_that_is_not_ours_is_told_to_the_others(
-    error: type[BaseException], rank: int, operation: str, tmp_path: Path
-) -> None:
+def test_an_error_that_is_not_ours_is_told_to_the_others(error, rank, operation, tmp_path):
     prepare(tmp_path)
     before = listed(tmp_path)
 

@@ -1,7 +1,5 @@
 """Sequence numbers: one bound for writers and readers, a margin for records from elsewhere."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 
@@ -30,7 +28,7 @@ def forged(run: Run, **members: int) -> None:
 
 
 @pytest.mark.guarantee("G7")
-def test_a_record_beyond_the_bound_spoils_no_save_of_others(tmp_path: Path) -> None:
+def test_a_record_beyond_the_bound_spoils_no_save_of_others(tmp_path):
     """Its folder was copied into the store, as docs/copying.md says one may."""
     other = Store(tmp_path / "other").run("foreign")
     other.save(1, STATE)
@@ -47,7 +45,7 @@ def test_a_record_beyond_the_bound_spoils_no_save_of_others(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("sequence", [FORGED_SEQUENCE - 1, FORGED_SEQUENCE + 5, (1 << 53) - 1])
-def test_a_forged_number_stops_saves_until_it_is_deleted(tmp_path: Path, sequence: int) -> None:
+def test_a_forged_number_stops_saves_until_it_is_deleted(tmp_path, sequence):
     """A save with a number above it could be copied nowhere, not even after it is deleted."""
     store = Store(tmp_path / "store")
     run, foreign = store.run("own"), store.run("foreign")
@@ -67,7 +65,7 @@ def test_a_forged_number_stops_saves_until_it_is_deleted(tmp_path: Path, sequenc
 
 
 @pytest.mark.guarantee("G7")
-def test_the_number_of_a_deleted_checkpoint_is_never_used_again(tmp_path: Path) -> None:
+def test_the_number_of_a_deleted_checkpoint_is_never_used_again(tmp_path):
     with Store(tmp_path).run("r") as run:
         run.save(1, STATE)
         run.save(2, STATE)
@@ -76,7 +74,7 @@ def test_the_number_of_a_deleted_checkpoint_is_never_used_again(tmp_path: Path) 
         assert again.save(3, STATE).sequence == 3
 
 
-def test_a_number_without_a_margin_is_not_copied_into_a_store(tmp_path: Path) -> None:
+def test_a_number_without_a_margin_is_not_copied_into_a_store(tmp_path):
     source, target = Store(tmp_path / "a"), Store(tmp_path / "b")
     run = source.run("r")
     run.save(1, STATE)
@@ -94,8 +92,8 @@ def test_a_number_without_a_margin_is_not_copied_into_a_store(tmp_path: Path) ->
     [("best", 1 << 53), ("best", 1 << 64), ("best", -1), ("sequence", 1 << 64)],
 )
 def test_marks_with_a_number_beyond_the_bound_are_damaged_and_spoil_nothing(
-    tmp_path: Path, member: str, number: int
-) -> None:
+    tmp_path, member, number
+):
     run = Store(tmp_path).run("r")
     run.save(1, STATE)
     run.checkpoint(1).add_metrics({"loss": 1.0}, best=True)
@@ -110,7 +108,7 @@ def test_marks_with_a_number_beyond_the_bound_are_damaged_and_spoil_nothing(
     assert [*verify_store(store).damaged] == [names.marks_file(run.hash, 1)]
 
 
-def test_best_without_a_margin_is_not_copied_into_a_store(tmp_path: Path) -> None:
+def test_best_without_a_margin_is_not_copied_into_a_store(tmp_path):
     source, target = Store(tmp_path / "a"), Store(tmp_path / "b")
     run = source.run("r")
     run.save(1, STATE)
@@ -123,7 +121,7 @@ def test_best_without_a_margin_is_not_copied_into_a_store(tmp_path: Path) -> Non
     assert copy.checkpoint("best").step == 2
 
 
-def test_a_store_file_with_a_number_beyond_the_bound_spoils_no_save(tmp_path: Path) -> None:
+def test_a_store_file_with_a_number_beyond_the_bound_spoils_no_save(tmp_path):
     store = Store(tmp_path)
     run = store.run("r")
     run.save(1, STATE)
@@ -135,7 +133,7 @@ def test_a_store_file_with_a_number_beyond_the_bound_spoils_no_save(tmp_path: Pa
     assert [*verify_store(store).damaged] == [settings.NAME]
 
 
-def test_a_state_that_could_not_be_loaded_again_is_not_committed(run: Run) -> None:
+def test_a_state_that_could_not_be_loaded_again_is_not_committed(run):
     run.save(1, STATE)
     before = sorted(folder(run).iterdir())
     keys = {(2**61 - 1) * factor: 0 for factor in range(8, 2000)}  # which all have one hash

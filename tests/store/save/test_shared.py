@@ -1,7 +1,5 @@
 """One state of many ranks: what each has goes into one record, and comes back on any number."""
 
-from __future__ import annotations
-
 import gc
 import itertools
 import re
@@ -111,7 +109,7 @@ def laid_out(layout: Layout, size: int) -> Callable[[int], dict[str, Any]]:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_one_process_finds_whole_tensors(tmp_path: Path, layout: str) -> None:
+def test_one_process_finds_whole_tensors(tmp_path, layout):
     (checkpoint,) = save(tmp_path, 3, laid_out(LAYOUTS[layout], 3))
     state = checkpoint.state()
     assert state["model"]["large"].tobytes() == LARGE.tobytes()
@@ -129,7 +127,7 @@ def test_one_process_finds_whole_tensors(tmp_path: Path, layout: str) -> None:
 
 @pytest.mark.parametrize("before", LAYOUTS)
 @pytest.mark.parametrize("after", kept(LAYOUTS, *list(LAYOUTS)[:2]))
-def test_any_layout_is_loaded_in_any_other(tmp_path: Path, before: str, after: str) -> None:
+def test_any_layout_is_loaded_in_any_other(tmp_path, before, after):
     save(tmp_path, 4, laid_out(LAYOUTS[before], 4))
     for size in (2, 3):
 
@@ -147,7 +145,7 @@ def test_any_layout_is_loaded_in_any_other(tmp_path: Path, before: str, after: s
         on_ranks(size, load)
 
 
-def test_a_rank_reads_the_chunks_that_it_needs_and_no_more(tmp_path: Path) -> None:
+def test_a_rank_reads_the_chunks_that_it_needs_and_no_more(tmp_path):
     """Of a tensor of five chunks in one piece, a rank that has the last rows reads the last."""
     tall = np.arange(20 << 20, dtype=np.float32).reshape(-1, 1024)
     run = standfast.Store(tmp_path).run("run")
@@ -162,7 +160,7 @@ def test_a_rank_reads_the_chunks_that_it_needs_and_no_more(tmp_path: Path) -> No
         run.load(1, into=middle)
 
 
-def test_what_is_the_ranks_own_comes_back_to_each(tmp_path: Path) -> None:
+def test_what_is_the_ranks_own_comes_back_to_each(tmp_path):
     save(tmp_path, 3, laid_out(rows, 3))
 
     def load(comm: ThreadRanks) -> Any:
@@ -175,7 +173,7 @@ def test_what_is_the_ranks_own_comes_back_to_each(tmp_path: Path) -> None:
     assert on_ranks(3, load) == [(0, [0]), (1, [0, 1]), (2, [0, 1, 2])]
 
 
-def test_another_number_of_ranks_cannot_have_what_was_the_ranks_own(tmp_path: Path) -> None:
+def test_another_number_of_ranks_cannot_have_what_was_the_ranks_own(tmp_path):
     save(tmp_path, 3, laid_out(rows, 3))
 
     def load(comm: ThreadRanks) -> None:
@@ -187,7 +185,7 @@ def test_another_number_of_ranks_cannot_have_what_was_the_ranks_own(tmp_path: Pa
     assert all("mine" in str(each) for each in outcomes)
 
 
-def test_what_several_ranks_have_is_written_once_and_spread(tmp_path: Path) -> None:
+def test_what_several_ranks_have_is_written_once_and_spread(tmp_path):
     tensors = {f"w{n}": np.full(1 << 18, n, np.float64) for n in range(8)}
     (found,) = save(tmp_path, 4, lambda rank: {"model": {k: v.copy() for k, v in tensors.items()}})
     files = data_files(found.run)
@@ -197,7 +195,7 @@ def test_what_several_ranks_have_is_written_once_and_spread(tmp_path: Path) -> N
     assert same(found.state()["model"], tensors)
 
 
-def test_a_second_save_writes_what_has_changed(tmp_path: Path) -> None:
+def test_a_second_save_writes_what_has_changed(tmp_path):
     states = [state_of(rows, rank, 3) for rank in range(3)]
 
     def change(rank: int) -> dict[str, Any]:
@@ -241,7 +239,7 @@ REFUSED: dict[str, tuple[Callable[[int], Any], type[Exception], str]] = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_what_differs_between_ranks_is_refused_by_name(what: str, tmp_path: Path) -> None:
+def test_what_differs_between_ranks_is_refused_by_name(what, tmp_path):
     state, error, name = REFUSED[what]
 
     def program(comm: ThreadRanks) -> None:
@@ -254,7 +252,7 @@ def test_what_differs_between_ranks_is_refused_by_name(what: str, tmp_path: Path
     assert not list(tmp_path.rglob("*_step_000001*"))
 
 
-def test_tensors_that_are_tied_come_back_tied(tmp_path: Path) -> None:
+def test_tensors_that_are_tied_come_back_tied(tmp_path):
     def state(rank: int) -> dict[str, Any]:
         tied, plain = Cut(LARGE, rows(LARGE.shape, rank, 2), same="a"), PLAIN.copy()
         return {"m": {"a": tied, "b": tied, "c": plain, "d": plain[10:20]}, "a2": tied}
@@ -268,7 +266,7 @@ def test_tensors_that_are_tied_come_back_tied(tmp_path: Path) -> None:
     assert sum(data_files(checkpoint.run).values()) < LARGE.nbytes + PLAIN.nbytes + 10_000
 
 
-def test_tensors_in_one_memory_but_in_other_boxes_are_not_tied(tmp_path: Path) -> None:
+def test_tensors_in_one_memory_but_in_other_boxes_are_not_tied(tmp_path):
     halves = [Box((0, 0), (2, 30)), Box((2, 0), (2, 30))]
 
     def state(rank: int) -> dict[str, Any]:
@@ -279,12 +277,12 @@ def test_tensors_in_one_memory_but_in_other_boxes_are_not_tied(tmp_path: Path) -
     assert same(found.state(), {"a": WIDE[:4], "b": WIDE[3:]})
 
 
-def test_one_process_saves_what_is_cut_up_too(run: standfast.Run) -> None:
+def test_one_process_saves_what_is_cut_up_too(run):
     run.save(1, {"w": Cut(LARGE, even(LARGE.shape, [2, 4])), "v": 1})
     assert same(run.load(), {"w": LARGE, "v": 1})
 
 
-def test_ranks_agree_on_the_step_and_on_a_format_that_they_can_write(tmp_path: Path) -> None:
+def test_ranks_agree_on_the_step_and_on_a_format_that_they_can_write(tmp_path):
     def program(comm: ThreadRanks, step: int, format: str) -> None:
         with opened(tmp_path, comm) as run:
             run.save(step, {"a": PLAIN.copy()}, format=format, comm=comm)
@@ -296,7 +294,7 @@ def test_ranks_agree_on_the_step_and_on_a_format_that_they_can_write(tmp_path: P
 
 
 @pytest.mark.parametrize("rank", kept(range(3), 1))
-def test_a_rank_that_dies_at_any_call_leaves_old_or_new(rank: int, tmp_path: Path) -> None:
+def test_a_rank_that_dies_at_any_call_leaves_old_or_new(rank, tmp_path):
     def state(rank: int, step: int) -> dict[str, Any]:
         return {"w": Cut(WIDE + step, rows(WIDE.shape, rank, 3)), "v": PLAIN + step}
 
@@ -332,7 +330,7 @@ def test_a_rank_that_dies_at_any_call_leaves_old_or_new(rank: int, tmp_path: Pat
     assert (is_new[0], is_new[-1]) == (False, True)
 
 
-def test_what_is_the_ranks_own_may_change_in_every_way(tmp_path: Path) -> None:
+def test_what_is_the_ranks_own_may_change_in_every_way(tmp_path):
     a, b = np.arange(5), np.array([1.5, 2.5])
     kinds: list[Any] = [{"a": a, "b": a[:2]}, {"a": a, "b": np.array([77, 78])}, {"a": b}]
     kinds += [{"c": b}, {"c": b, "d": a}, [], {"a": a, "b": a[:2]}]
@@ -341,7 +339,7 @@ def test_what_is_the_ranks_own_may_change_in_every_way(tmp_path: Path) -> None:
         assert same([*found.state()["own"]], [kind, kind])
 
 
-def test_ranks_that_change_places_share_out_anew(tmp_path: Path) -> None:
+def test_ranks_that_change_places_share_out_anew(tmp_path):
     runs = [standfast.Store(tmp_path).run("run") for _ in range(2)]
     state = {"a": np.zeros(1000), "b": np.ones(1000)}
 
@@ -357,7 +355,7 @@ def test_ranks_that_change_places_share_out_anew(tmp_path: Path) -> None:
         assert (found["a"][0], found["b"][0]) == (0.0, 1.0)
 
 
-def test_a_rank_that_opens_the_run_anew_stays_in_step(tmp_path: Path) -> None:
+def test_a_rank_that_opens_the_run_anew_stays_in_step(tmp_path):
     def program(comm: ThreadRanks) -> None:
         run = standfast.Store(tmp_path).run("run")
         run.save(1, {"a": PLAIN.copy()}, comm=comm)
@@ -370,7 +368,7 @@ def test_a_rank_that_opens_the_run_anew_stays_in_step(tmp_path: Path) -> None:
     assert same(standfast.Store(tmp_path).run("run").load(), {"a": PLAIN})
 
 
-def test_a_save_keeps_no_tensor_alive(tmp_path: Path) -> None:
+def test_a_save_keeps_no_tensor_alive(tmp_path):
     def program(comm: ThreadRanks) -> list[bool]:
         with opened(tmp_path, comm) as run:
             kept = []
@@ -386,13 +384,13 @@ def test_a_save_keeps_no_tensor_alive(tmp_path: Path) -> None:
     assert on_ranks(2, program) == [[True] * 6] * 2
 
 
-def test_what_is_marked_twice_is_the_ranks_own_once(tmp_path: Path) -> None:
+def test_what_is_marked_twice_is_the_ranks_own_once(tmp_path):
     save(tmp_path, 2, lambda rank: {"x": per_rank({"a": per_rank(rank)})})
     found = on_ranks(2, lambda comm: standfast.Store(tmp_path).run("run").load(comm=comm))
     assert found == [{"x": {"a": 0}}, {"x": {"a": 1}}]
 
 
-def test_parts_of_ranks_are_dropped_and_shown_like_others(tmp_path: Path) -> None:
+def test_parts_of_ranks_are_dropped_and_shown_like_others(tmp_path):
     def state(rank: int) -> Any:
         return {"model": {"w": PLAIN.copy()}, "mine": per_rank({"v": np.arange(rank + 2), "n": 1})}
 
@@ -404,9 +402,7 @@ def test_parts_of_ranks_are_dropped_and_shown_like_others(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("harm", [Path.unlink, flip], ids=["missing", "damaged"])
-def test_without_one_ranks_file_all_fall_back(
-    tmp_path: Path, harm: Callable[[Path], object]
-) -> None:
+def test_without_one_ranks_file_all_fall_back(tmp_path, harm):
     save(tmp_path, 2, laid_out(rows, 2), laid_out(rows, 2))
     harm(next(tmp_path.rglob("*_step_000002.*-rank1.safetensors")))  # what is new is its own
 

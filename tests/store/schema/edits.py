@@ -1,7 +1,5 @@
 """Records and other sealed files with something changed in them, and all their digests right."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any

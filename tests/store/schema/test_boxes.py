@@ -1,11 +1,8 @@
 """Boxes of a tensor, each function beside another way to come to the same."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -88,7 +85,7 @@ def _halves(box: Box, axis: int, cut: int) -> list[Box]:
     ]
 
 
-def test_the_box_of_a_scalar_is_an_array_with_its_own_bytes() -> None:
+def test_the_box_of_a_scalar_is_an_array_with_its_own_bytes():
     whole = np.frombuffer(b"\x4d", np.bool_).reshape(())
     box = whole[slices(Box((), ()))]
     assert isinstance(box, np.ndarray)
@@ -98,7 +95,7 @@ def test_the_box_of_a_scalar_is_an_array_with_its_own_bytes() -> None:
 
 @given(data=st.data(), shape=SHAPES, width=st.sampled_from([1, 2, 8]))
 @settings(max_examples=300, deadline=None)
-def test_byte_ranges_are_those_of_the_elements(data: Any, shape: Shape, width: int) -> None:
+def test_byte_ranges_are_those_of_the_elements(data, shape, width):
     box = data.draw(boxes_in(shape))
     elements = numbered(shape)[slices(box)].reshape(-1)
     expected = [byte for e in elements.tolist() for byte in range(e * width, (e + 1) * width)]
@@ -114,7 +111,7 @@ def test_byte_ranges_are_those_of_the_elements(data: Any, shape: Shape, width: i
 
 @given(data=st.data(), shape=SHAPES)
 @settings(max_examples=200, deadline=None)
-def test_a_span_goes_from_the_first_element_to_the_last(data: Any, shape: Shape) -> None:
+def test_a_span_goes_from_the_first_element_to_the_last(data, shape):
     box = data.draw(boxes_in(shape, least=0))
     elements = numbered(shape)[slices(box)].reshape(-1).tolist()
     assert span(shape, box) == ((elements[0], elements[-1] + 1) if elements else (0, 0))
@@ -122,7 +119,7 @@ def test_a_span_goes_from_the_first_element_to_the_last(data: Any, shape: Shape)
 
 @given(data=st.data(), shape=SHAPES)
 @settings(max_examples=300, deadline=None)
-def test_what_boxes_have_in_common_are_their_common_elements(data: Any, shape: Shape) -> None:
+def test_what_boxes_have_in_common_are_their_common_elements(data, shape):
     one, other = data.draw(boxes_in(shape)), data.draw(boxes_in(shape))
     all_elements = numbered(shape)
     both = {*all_elements[slices(one)].flat} & {*all_elements[slices(other)].flat}
@@ -137,7 +134,7 @@ def test_what_boxes_have_in_common_are_their_common_elements(data: Any, shape: S
 
 @given(partition=partitions())
 @settings(max_examples=300, deadline=None)
-def test_boxes_are_in_order_if_their_bytes_are(partition: tuple[Shape, list[Box]]) -> None:
+def test_boxes_are_in_order_if_their_bytes_are(partition):
     shape, boxes = partition
     spec = TensorSpec("int64", shape)
     array = numbered(shape)
@@ -148,7 +145,7 @@ def test_boxes_are_in_order_if_their_bytes_are(partition: tuple[Shape, list[Box]
 
 @given(data=st.data(), partition=partitions())
 @settings(max_examples=300, deadline=None)
-def test_boxes_have_each_element_once(data: Any, partition: tuple[Shape, list[Box]]) -> None:
+def test_boxes_have_each_element_once(data, partition):
     """Of a partition, or one with a box moved, cut, left out or added, by counting the elements."""
     shape, boxes = partition
     at = data.draw(st.integers(0, len(boxes) - 1))
@@ -167,7 +164,7 @@ def test_boxes_have_each_element_once(data: Any, partition: tuple[Shape, list[Bo
 
 @given(data=st.data(), shape=SHAPES)
 @settings(max_examples=200, deadline=None)
-def test_a_box_that_leaves_the_tensor_is_refused(data: Any, shape: Shape) -> None:
+def test_a_box_that_leaves_the_tensor_is_refused(data, shape):
     numbers = st.integers(-2, 7) | st.sampled_from([-(1 << 63), 1 << 31, (1 << 63) - 1, 1 << 64])
     axes = data.draw(st.integers(0, 5))
     box = Box(
@@ -186,13 +183,13 @@ def test_a_box_that_leaves_the_tensor_is_refused(data: Any, shape: Shape) -> Non
 
 
 @pytest.mark.parametrize("dtype", [name for name, each in DTYPES.items() if each.bits < 8])
-def test_an_element_of_less_than_a_byte_is_in_no_box(dtype: str) -> None:
+def test_an_element_of_less_than_a_byte_is_in_no_box(dtype):
     spec = TensorSpec(dtype, (4, 8))
     with pytest.raises(BadField, match=dtype):
         check_boxes(spec, [whole_box(spec)])
 
 
-def test_cuts_that_make_too_many_cells_are_refused() -> None:
+def test_cuts_that_make_too_many_cells_are_refused():
     """Along the diagonal, so that the cuts make the square of their number."""
     spec = TensorSpec("uint8", (2100, 2100))
     with pytest.raises(LimitExceeded, match="4,410,000"):
@@ -203,7 +200,7 @@ def test_cuts_that_make_too_many_cells_are_refused() -> None:
 
 @given(partition=partitions(), pieces=st.lists(st.integers(1, 3), min_size=50, max_size=50))
 @settings(max_examples=100, deadline=None)
-def test_extents_end_where_boxes_do(partition: tuple[Shape, list[Box]], pieces: list[int]) -> None:
+def test_extents_end_where_boxes_do(partition, pieces):
     shape, boxes = partition
     sizes = box_nbytes(TensorSpec("uint16", shape), boxes)
     assert sum(sizes) == 2 * math.prod(shape)
@@ -218,7 +215,7 @@ def test_extents_end_where_boxes_do(partition: tuple[Shape, list[Box]], pieces: 
     assert list(cut_by(sizes, extents)) == expected
 
 
-def test_each_box_begins_a_chunk() -> None:
+def test_each_box_begins_a_chunk():
     spec = TensorSpec("uint8", (3, CHUNK))
     assert count_chunks(spec, [whole_box(spec)]) == 3
     halves = [Box((0, 0), (3, CHUNK // 2)), Box((0, CHUNK // 2), (3, CHUNK // 2))]
@@ -226,13 +223,13 @@ def test_each_box_begins_a_chunk() -> None:
     assert count_chunks(spec, [Box((n, 0), (1, CHUNK)) for n in range(3)]) == 3
 
 
-def test_a_box_is_written_as_an_index() -> None:
+def test_a_box_is_written_as_an_index():
     assert box_text(Box((0, 8), (4, 8))) == "[0:4, 8:16]"
     assert box_text(Box((), ())) == "[]"
 
 
 @pytest.mark.usefixtures("cut_framework")
-def test_the_doctor_keeps_the_extents_of_boxes_apart(tmp_path: Path) -> None:
+def test_the_doctor_keeps_the_extents_of_boxes_apart(tmp_path):
     """Two boxes of one rank lie one after the other in its file, and are no extent together."""
     array = np.arange(40, dtype=np.float32).reshape(4, 10)
     store = standfast.Store(tmp_path)

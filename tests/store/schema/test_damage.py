@@ -1,7 +1,5 @@
 """What was found damaged is known to every run, process and host, until no link to it is left."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil
@@ -54,7 +52,7 @@ def fail_reads(seams: Seams, path: Path) -> None:
 
 
 @pytest.mark.guarantee("G9")
-def test_a_rotten_chunk_is_not_referred_to_once_it_was_found(store: Store, run: Run) -> None:
+def test_a_rotten_chunk_is_not_referred_to_once_it_was_found(store, run):
     flip(data_path(run, 1))
     with pytest.raises(DamagedFile):
         run.load(1)
@@ -68,7 +66,7 @@ def test_a_rotten_chunk_is_not_referred_to_once_it_was_found(store: Store, run: 
     assert other.index.damaged_files() == {data_path(run, 1).name}
 
 
-def test_another_run_does_not_link_to_it(store: Store, run: Run) -> None:
+def test_another_run_does_not_link_to_it(store, run):
     flip(data_path(run, 1))
     with pytest.raises(DamagedFile):
         run.checkpoint(1).verify()
@@ -78,7 +76,7 @@ def test_another_run_does_not_link_to_it(store: Store, run: Run) -> None:
     assert data_path(run, 1).name not in data_files(branch)
 
 
-def test_files_of_others_among_the_marks_are_left_alone(store: Store, run: Run) -> None:
+def test_files_of_others_among_the_marks_are_left_alone(store, run):
     run.save(2, {"n": np.ones(2)})
     note = Path(store.url, "damaged", "report of march.json")
     note.parent.mkdir()
@@ -87,7 +85,7 @@ def test_files_of_others_among_the_marks_are_left_alone(store: Store, run: Run) 
     assert note.read_bytes() == b"{}"
 
 
-def test_it_is_forgotten_with_the_last_link(store: Store, run: Run) -> None:
+def test_it_is_forgotten_with_the_last_link(store, run):
     branch = store.run("b")
     branch.save(1, {"frozen": random_bytes(MIB), "more": 1})
     name = data_path(run, 1).name
@@ -106,7 +104,7 @@ def test_it_is_forgotten_with_the_last_link(store: Store, run: Run) -> None:
     assert store.index.damaged_files() == set()
 
 
-def test_a_repaired_file_is_trusted_once_all_its_names_are_intact(store: Store, run: Run) -> None:
+def test_a_repaired_file_is_trusted_once_all_its_names_are_intact(store, run):
     """A store that was copied without its links has two files of one name, each on its own."""
     branch = store.run("b")
     branch.save(1, {"frozen": random_bytes(MIB), "more": 1})
@@ -121,7 +119,7 @@ def test_a_repaired_file_is_trusted_once_all_its_names_are_intact(store: Store, 
     branch.checkpoint(1).verify()
 
 
-def test_a_chunk_that_the_disk_cannot_read_is_not_referred_to_again(store: Store, run: Run) -> None:
+def test_a_chunk_that_the_disk_cannot_read_is_not_referred_to_again(store, run):
     path = data_path(run, 1)
     run.close()
     with Seams.until_end() as seams:
@@ -133,7 +131,7 @@ def test_a_chunk_that_the_disk_cannot_read_is_not_referred_to_again(store: Store
     assert path.name not in {file.name for file in found.checkpoint(2).head.files}
 
 
-def test_a_chunk_that_verify_cannot_read_is_marked(store: Store, run: Run, seams: Seams) -> None:
+def test_a_chunk_that_verify_cannot_read_is_marked(store, run, seams):
     mounts = Path("/proc/self/mountinfo").read_text().splitlines()
     kinds = {mount.partition(" - ")[2].split()[0] for mount in mounts}
     seams.bound("network file systems", kinds)  # files there are not mapped
@@ -142,7 +140,7 @@ def test_a_chunk_that_verify_cannot_read_is_marked(store: Store, run: Run, seams
     assert store.index.damaged_files() == {data_path(run, 1).name}
 
 
-def test_an_unreadable_folder_keeps_its_damage(store: Store, run: Run, seams: Seams) -> None:
+def test_an_unreadable_folder_keeps_its_damage(store, run, seams):
     flip(data_path(run, 1))
     with pytest.raises(DamagedFile):
         run.load(1)
@@ -160,7 +158,7 @@ def test_an_unreadable_folder_keeps_its_damage(store: Store, run: Run, seams: Se
 
 @pytest.mark.guarantee("G17")
 @pytest.mark.parametrize("kind", [ValueError, sqlite3.ProgrammingError, sqlite3.OperationalError])
-def test_a_foreign_exception_keeps_the_index(store: Store, run: Run, kind: type[Exception]) -> None:
+def test_a_foreign_exception_keeps_the_index(store, run, kind):
     path = Path(store.url, ".standfast", NAME)
     before = path.stat().st_ino
 
@@ -177,7 +175,7 @@ def test_a_foreign_exception_keeps_the_index(store: Store, run: Run, kind: type[
     assert other.index.steps(run.hash) == [1]
 
 
-def test_a_checkpoint_is_verified_for_every_host(store: Store, run: Run) -> None:
+def test_a_checkpoint_is_verified_for_every_host(store, run):
     assert store.index.verified(run.hash) == {}
     run.checkpoint(1).verify()
     run.close()

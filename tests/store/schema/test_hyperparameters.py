@@ -1,7 +1,5 @@
 """Hyperparameters come back with the values and types that they were given with."""
 
-from __future__ import annotations
-
 import math
 from collections import OrderedDict, deque
 from functools import partial
@@ -47,7 +45,7 @@ EXACT: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", EXACT)
-def test_values_come_back_equal_and_of_the_same_type(name: str) -> None:
+def test_values_come_back_equal_and_of_the_same_type(name):
     given = EXACT[name]
     found = exact_value(recorded(given), exact_form(given))
     assert found == given
@@ -76,13 +74,13 @@ def typed(value: Any) -> Any:
     ],
     ids=["big-endian", "no dimension", "empty", "bfloat16", "a parameter", "packed"],
 )
-def test_arrays_come_back(array: Any) -> None:
+def test_arrays_come_back(array):
     found = exact_value(None, exact_form({"weights": array}))["weights"]
     assert type(found) is type(array)
     assert identify(hp=[found]) == identify(hp=[array])  # dtype, shape and every byte
 
 
-def test_what_counts_as_a_dict_or_a_list_comes_back_as_one() -> None:
+def test_what_counts_as_a_dict_or_a_list_comes_back_as_one():
     """`docs/identity.md`: tuple, list, deque and any mapping are ways to hold the same settings."""
     given = {"a": SimpleNamespace(x=(1,)), "b": deque([2]), "c": OrderedDict(y=3)}
     found = exact_value(None, exact_form(given))
@@ -104,7 +102,7 @@ OF_THE_PROGRAM: dict[str, tuple[Any, Any]] = {
 
 @pytest.mark.guarantee("G11")
 @pytest.mark.parametrize("name", OF_THE_PROGRAM)
-def test_names_in_a_file_stay_names_and_keep_their_identity(name: str) -> None:
+def test_names_in_a_file_stay_names_and_keep_their_identity(name):
     given, expected = OF_THE_PROGRAM[name]
     found = exact_value(None, exact_form({"x": given}))["x"]
     assert found == expected
@@ -112,19 +110,19 @@ def test_names_in_a_file_stay_names_and_keep_their_identity(name: str) -> None:
     assert exact_form({"x": found}) == exact_form({"x": given})
 
 
-def test_nothing_more_is_stored_where_json_is_exact() -> None:
+def test_nothing_more_is_stored_where_json_is_exact():
     assert exact_form({"lr": 0.1, "layers": [1, None, "a"], "opt": {"name": "adam"}}) is None
     assert exact_value({"lr": 0.1}, None) == {"lr": 0.1}
 
 
-def test_what_does_not_count_may_be_anything() -> None:
+def test_what_does_not_count_may_be_anything():
     loop: dict[str, Any] = {}
     loop["self"] = loop
     found = exact_value(None, exact_form({"lr": (1,), "volatile": [object(), lambda: 0, loop]}))
     assert found == {"lr": (1,), "volatile": ["<object>", "<function>", {"self": {"self": "…"}}]}
 
 
-def test_what_is_too_deep_is_refused_by_name() -> None:
+def test_what_is_too_deep_is_refused_by_name():
     deep: Any = 1
     for _ in range(101):
         deep = (deep,)
@@ -142,7 +140,7 @@ def test_what_is_too_deep_is_refused_by_name() -> None:
         [[[1]], [[[], "set"]]],
     ],
 )
-def test_a_form_that_cannot_be_is_refused(form: Any) -> None:
+def test_a_form_that_cannot_be_is_refused(form):
     with pytest.raises(DamagedFile):
         exact_value(None, form)
 
@@ -158,13 +156,13 @@ VALUES = st.recursive(
 
 
 @given(VALUES)
-def test_any_value_keeps_its_identity(value: Any) -> None:
+def test_any_value_keeps_its_identity(value):
     found = exact_value(recorded(value), exact_form(value))
     assert identify(hp=[found]) == identify(hp=[value])
 
 
 @given(VALUES)
-def test_any_value_can_be_read_as_yaml(value: Any) -> None:
+def test_any_value_can_be_read_as_yaml(value):
     text = "".join(block("hyperparameters", yaml_value(value)))
     found = yaml.safe_load(text)["hyperparameters"]
     assert identify(hp=[found]) == identify(hp=[yaml_value(value)])
@@ -178,7 +176,7 @@ YAML: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", YAML)
-def test_values_that_yaml_has_are_exact_in_yaml(name: str) -> None:
+def test_values_that_yaml_has_are_exact_in_yaml(name):
     text = "".join(block("hyperparameters", yaml_value(YAML[name])))
     for loader in (yaml.SafeLoader, yaml.CSafeLoader):
         found = yaml.load(text, Loader=loader)["hyperparameters"]

@@ -1,12 +1,9 @@
 """Tags and notes: given once in a store, added, removed, and a protection while they are there."""
 
-from __future__ import annotations
-
 import json
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -30,7 +27,7 @@ def _marks(run: Run) -> Path:
     return Path(run.store.url, names.marks_file(run.hash, 1))
 
 
-def test_a_tag_is_found_by_everybody(store: Store, run: Run) -> None:
+def test_a_tag_is_found_by_everybody(store, run):
     run.checkpoint(1).tag("paper")
     for each in (store, again(store)):
         assert each.resolve("paper") == run.checkpoint(1)
@@ -39,7 +36,7 @@ def test_a_tag_is_found_by_everybody(store: Store, run: Run) -> None:
     assert run.checkpoint(2).tags == []
 
 
-def test_a_tag_is_given_once_in_a_store(store: Store, run: Run) -> None:
+def test_a_tag_is_given_once_in_a_store(store, run):
     run.checkpoint(1).tag("paper")
     other = store.run("b")
     for taken in (run.checkpoint(2), other.save(1, {})):
@@ -53,7 +50,7 @@ def test_a_tag_is_given_once_in_a_store(store: Store, run: Run) -> None:
     assert run.checkpoint(1).tags == []
 
 
-def test_a_tag_that_is_not_there_cannot_be_removed(store: Store, run: Run) -> None:
+def test_a_tag_that_is_not_there_cannot_be_removed(store, run):
     with pytest.raises(errors.RefNotFound):
         store.untag("paper")
     with pytest.raises(errors.RefNotFound):
@@ -64,7 +61,7 @@ def test_a_tag_that_is_not_there_cannot_be_removed(store: Store, run: Run) -> No
     assert store.resolve("paper").step == 1
 
 
-def test_removing_one_of_several_tags_leaves_the_others(store: Store, run: Run) -> None:
+def test_removing_one_of_several_tags_leaves_the_others(store, run):
     checkpoint = run.checkpoint(1)
     for tag in ("x", "y", "x"):
         checkpoint.tag(tag)
@@ -76,7 +73,7 @@ def test_removing_one_of_several_tags_leaves_the_others(store: Store, run: Run) 
     assert again(store).resolve("y") == checkpoint
 
 
-def test_every_change_of_tags_is_seen_at_once(store: Store, run: Run) -> None:
+def test_every_change_of_tags_is_seen_at_once(store, run):
     """A file may get the inode of the one before the last; it is another file all the same."""
     checkpoint = run.checkpoint(1)
     for number in range(10):
@@ -90,14 +87,14 @@ def test_every_change_of_tags_is_seen_at_once(store: Store, run: Run) -> None:
 
 
 @pytest.mark.parametrize("tag", ["", "latest", "a@1", "x" * 201, 5, None])
-def test_a_tag_that_is_no_name_is_refused(run: Run, tag: Any) -> None:
+def test_a_tag_that_is_no_name_is_refused(run, tag):
     with pytest.raises(errors.BadLabel):
         run.checkpoint(1).tag(tag)
     assert run.checkpoint(1).tags == []
 
 
 @pytest.mark.guarantee("G12")
-def test_a_tagged_checkpoint_is_neither_deleted_nor_replaced(store: Store, run: Run) -> None:
+def test_a_tagged_checkpoint_is_neither_deleted_nor_replaced(store, run):
     again(store).resolve("a@1").tag("paper")
     for change in (
         lambda: run.delete(1),
@@ -115,7 +112,7 @@ def test_a_tagged_checkpoint_is_neither_deleted_nor_replaced(store: Store, run: 
     assert [each.step for each in run.checkpoints()] == [2]
 
 
-def test_marks_that_cannot_be_read_protect_what_they_may_have_tagged(run: Run) -> None:
+def test_marks_that_cannot_be_read_protect_what_they_may_have_tagged(run):
     run.checkpoint(1).tag("paper")
     _marks(run).write_bytes(b"garbage")
     run._store.index.rebuild()
@@ -123,7 +120,7 @@ def test_marks_that_cannot_be_read_protect_what_they_may_have_tagged(run: Run) -
         run.delete(1)
 
 
-def test_damaged_marks_do_not_keep_the_state_from_being_loaded(run: Run) -> None:
+def test_damaged_marks_do_not_keep_the_state_from_being_loaded(run):
     run.checkpoint(1).tag("paper")
     path = _marks(run)
     path.write_bytes(path.read_bytes()[:-5])
@@ -132,7 +129,7 @@ def test_damaged_marks_do_not_keep_the_state_from_being_loaded(run: Run) -> None
         _ = run.checkpoint(1).tags
 
 
-def test_notes_are_added_in_their_order(store: Store, run: Run) -> None:
+def test_notes_are_added_in_their_order(store, run):
     checkpoint = run.checkpoint(1)
     checkpoint.note("first")
     checkpoint.tag("paper")
@@ -143,13 +140,13 @@ def test_notes_are_added_in_their_order(store: Store, run: Run) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "  ", None, 5])
-def test_a_note_that_says_nothing_is_refused(run: Run, text: Any) -> None:
+def test_a_note_that_says_nothing_is_refused(run, text):
     with pytest.raises(errors.BadLabel):
         run.checkpoint(1).note(text)
     assert run.checkpoint(1).notes == []
 
 
-def test_marks_change_neither_the_record_nor_the_data(run: Run) -> None:
+def test_marks_change_neither_the_record_nor_the_data(run):
     before = {path: path.read_bytes() for path in folder(run).iterdir()}
     run.checkpoint(1).tag("paper")
     run.checkpoint(1).note("text")
@@ -159,7 +156,7 @@ def test_marks_change_neither_the_record_nor_the_data(run: Run) -> None:
     assert not {"metrics", "best"} & json.loads(text).keys(), "there are none"
 
 
-def test_the_marks_of_a_deleted_checkpoint_are_gone(store: Store, run: Run) -> None:
+def test_the_marks_of_a_deleted_checkpoint_are_gone(store, run):
     checkpoint = run.checkpoint(1)
     checkpoint.note("text")
     run.delete(1)
@@ -171,7 +168,7 @@ def test_the_marks_of_a_deleted_checkpoint_are_gone(store: Store, run: Run) -> N
     assert run.checkpoint(1).notes == []
 
 
-def test_of_many_threads_that_give_one_tag_one_succeeds(store: Store, run: Run) -> None:
+def test_of_many_threads_that_give_one_tag_one_succeeds(store, run):
     for step in range(3, 9):
         run.save(step, {})
 
@@ -187,7 +184,7 @@ def test_of_many_threads_that_give_one_tag_one_succeeds(store: Store, run: Run) 
 
 
 @pytest.mark.guarantee("G12")
-def test_marks_do_not_survive_the_replacement_of_their_checkpoint(store: Store, run: Run) -> None:
+def test_marks_do_not_survive_the_replacement_of_their_checkpoint(store, run):
     """The process died after the commit of the new record, before it deleted the old marks."""
     old = run.checkpoint(1)
     old.note("diverged")
@@ -209,7 +206,7 @@ def test_marks_do_not_survive_the_replacement_of_their_checkpoint(store: Store, 
     assert not path.exists()
 
 
-def test_who_has_the_old_checkpoint_changes_no_marks_of_the_new_one(run: Run) -> None:
+def test_who_has_the_old_checkpoint_changes_no_marks_of_the_new_one(run):
     old = run.checkpoint(1)
     run.save(1, {"step": 1}, replace=True)
     new = run.checkpoint(1)
@@ -219,7 +216,7 @@ def test_who_has_the_old_checkpoint_changes_no_marks_of_the_new_one(run: Run) ->
     assert (new.tags, new.notes) == (["paper"], [])
 
 
-def test_a_tag_left_by_a_dead_process_neither_protects_nor_refers(store: Store, run: Run) -> None:
+def test_a_tag_left_by_a_dead_process_neither_protects_nor_refers(store, run):
     old = run.checkpoint(1)
     old.tag("paper")
     path = _marks(run)
@@ -235,7 +232,7 @@ def test_a_tag_left_by_a_dead_process_neither_protects_nor_refers(store: Store, 
     assert again(store).resolve("paper").step == 2
 
 
-def test_late_metrics_are_seen_beside_those_that_were_saved(store: Store, run: Run) -> None:
+def test_late_metrics_are_seen_beside_those_that_were_saved(store, run):
     checkpoint = run.save(3, {}, metrics={"loss": 1.0})
     checkpoint.tag("kept")
     with pytest.raises(errors.RefusedState):
@@ -250,7 +247,7 @@ def test_late_metrics_are_seen_beside_those_that_were_saved(store: Store, run: R
     assert other.metrics["val"] == 0.5
 
 
-def test_the_last_one_that_was_made_the_best_is_it(store: Store, run: Run) -> None:
+def test_the_last_one_that_was_made_the_best_is_it(store, run):
     for step, best in ((3, True), (4, False)):
         run.save(step, {}, best=best)
     assert run.checkpoint("best").step == 3

@@ -1,9 +1,6 @@
 """The names of files, runs and tags: the grammar, and nothing beside it."""
 
-from __future__ import annotations
-
 import re
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -16,7 +13,7 @@ RUN = "0123456789abcdef01234xyz"
 OTHER = "f" * 24
 
 
-def test_files_have_the_names_that_the_format_gives_them() -> None:
+def test_files_have_the_names_that_the_format_gives_them():
     assert names.run_file(RUN) == f"models/{RUN}/{RUN}_run.json"
     assert names.record_file(RUN, 100) == f"models/{RUN}/{RUN}_step_000100.json"
     assert names.record_file(RUN, 12345678) == f"models/{RUN}/{RUN}_step_12345678.json"
@@ -29,7 +26,7 @@ def test_files_have_the_names_that_the_format_gives_them() -> None:
 
 
 @given(st.integers(0, 2**53 - 1))
-def test_every_name_that_is_made_is_read_back(step: int) -> None:
+def test_every_name_that_is_made_is_read_back(step):
     for kind, path in (
         ("record", names.record_file(RUN, step)),
         ("marks", names.marks_file(RUN, step)),
@@ -44,7 +41,7 @@ def test_every_name_that_is_made_is_read_back(step: int) -> None:
         assert names.parse(name, RUN) == names.Named("architecture", RUN, 0)
 
 
-def test_in_a_folder_only_data_may_be_that_of_another_run() -> None:
+def test_in_a_folder_only_data_may_be_that_of_another_run():
     data = names.data_file(OTHER, 7, "0123abcd", "model")
     assert names.parse(data, RUN) == names.Named("data", OTHER, 7)
     for path in (names.run_file, lambda run: names.record_file(run, 1)):
@@ -74,7 +71,7 @@ FOREIGN = [
 
 
 @pytest.mark.parametrize("name", FOREIGN)
-def test_any_other_name_is_foreign(name: str) -> None:
+def test_any_other_name_is_foreign(name):
     assert names.parse(name, RUN) is None
 
 
@@ -83,19 +80,19 @@ def test_any_other_name_is_foreign(name: str) -> None:
     [("model", "model"), ("Model.EMA", "model-ema"), ("../x", "x"), ("a\0b", "a-b")]
     + [(key, "part") for key in ("", "绿", "---")],
 )
-def test_a_part_has_a_label_that_is_no_path(key: str, label: str) -> None:
+def test_a_part_has_a_label_that_is_no_path(key, label):
     assert names.label_of(key) == label
 
 
 @given(st.text())
-def test_every_label_fits_the_grammar(key: str) -> None:
+def test_every_label_fits_the_grammar(key):
     label = names.label_of(key)
     assert re.fullmatch("[a-z0-9_-]{1,40}", label)
     # Numbered, because there may be several parts of one label, it still does.
     assert names.parse(names.data_file(RUN, 1, "0123abcd", f"{label}-999"), RUN) is not None
 
 
-def test_a_name_may_be_any_text() -> None:
+def test_a_name_may_be_any_text():
     for name in ("a", "x" * 200, "GPT 2 (small), 3e-4", "Grün", "绿", "1", "_", "."):
         assert names.check_label(name, "a tag") == name
 
@@ -107,17 +104,17 @@ def test_a_name_may_be_any_text() -> None:
         *("a\nb", "\x00", "\x7f", "a\x1b[31m", "\u2028", None, 5, b"a"),
     ],
 )
-def test_a_name_that_would_mislead_is_refused(name: Any) -> None:
+def test_a_name_that_would_mislead_is_refused(name):
     with pytest.raises(BadLabel):
         names.check_label(name, "a tag")
 
 
-def test_paths_in_trees_are_dotted() -> None:
+def test_paths_in_trees_are_dotted():
     assert names.dotted(("optimizer", "state", 0, "exp_avg")) == "optimizer.state.0.exp_avg"
     assert names.dotted(()) == "state"
     assert names.dotted((None, True, 1.5)) == "None.True.1.5"
 
 
-def test_every_key_is_text_that_a_file_can_hold() -> None:
+def test_every_key_is_text_that_a_file_can_hold():
     for key in ("\udc80", 1 << 20_000, -(1 << 20_000)):
         assert names.key_text(key).encode()

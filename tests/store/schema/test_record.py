@@ -1,9 +1,6 @@
 """A record comes back as it was written, and nothing malformed gets past its reader."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -88,7 +85,7 @@ def _edited(line: str | int, change: Change) -> bytes:
     return ended(lines)
 
 
-def test_a_record_comes_back_as_it_was() -> None:
+def test_a_record_comes_back_as_it_was():
     record, back = _record(), decode(GOOD, RUN, STEP)
     for name in ("head", "tree", "names", "kinds", "specs", "digests", "views"):
         assert getattr(back, name) == getattr(record, name), name
@@ -97,7 +94,7 @@ def test_a_record_comes_back_as_it_was() -> None:
     assert encode(back) == GOOD
 
 
-def test_a_record_is_what_the_page_of_the_format_says() -> None:
+def test_a_record_is_what_the_page_of_the_format_says():
     lines = GOOD.split(b"\n")
     assert len(lines) == 10
     assert lines[-1] == b""
@@ -117,7 +114,7 @@ def test_a_record_is_what_the_page_of_the_format_says() -> None:
     assert json.loads(lines[8]) == {"digest": blake3(body).hexdigest()}
 
 
-def test_an_edit_that_changes_nothing_is_accepted() -> None:
+def test_an_edit_that_changes_nothing_is_accepted():
     for line in ("head", "extents", 4):
         assert _edited(line, lambda same: same) == GOOD
 
@@ -260,14 +257,14 @@ def _resealed(line: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("name", MALFORMED)
-def test_a_malformed_record_is_refused(name: str) -> None:
+def test_a_malformed_record_is_refused(name):
     data = _edited(*MALFORMED[name])
     assert data != GOOD
     with pytest.raises(errors.DamagedFile):
         decode(data, RUN, STEP)
 
 
-def test_extents_whose_sizes_overflow_are_refused() -> None:
+def test_extents_whose_sizes_overflow_are_refused():
     """Their sum is that of the tensor in the arithmetic of 64 bits, and 2^64 more in truth."""
     sizes = [(1 << 62) - CHUNK] * 4 + [4 * CHUNK, CHUNK, 10]
     file = {"size": (1 << 62) - 1, "held": CHUNK, "used": CHUNK}
@@ -284,7 +281,7 @@ def test_extents_whose_sizes_overflow_are_refused() -> None:
 
 
 @pytest.mark.parametrize("missing", range(8))
-def test_a_line_that_is_missing_is_refused(missing: int) -> None:
+def test_a_line_that_is_missing_is_refused(missing):
     lines = lines_of(GOOD)
     del lines[missing]
     for each in (lines, lines[:-1]):
@@ -292,12 +289,12 @@ def test_a_line_that_is_missing_is_refused(missing: int) -> None:
             decode(ended(each), RUN, STEP)
 
 
-def test_columns_may_come_in_any_order() -> None:
+def test_columns_may_come_in_any_order():
     lines = lines_of(GOOD)
     assert encode(decode(ended([*lines[:2], *reversed(lines[2:])]), RUN, STEP)) == GOOD
 
 
-def test_a_record_that_ends_early_or_late_is_refused() -> None:
+def test_a_record_that_ends_early_or_late_is_refused():
     for end in range(0, len(GOOD), 7):
         with pytest.raises((errors.TruncatedFile, errors.IndexMismatch)):
             decode(GOOD[:end], RUN, STEP)
@@ -306,7 +303,7 @@ def test_a_record_that_ends_early_or_late_is_refused() -> None:
             decode(GOOD + more, RUN, STEP)
 
 
-def test_every_flipped_bit_is_found() -> None:
+def test_every_flipped_bit_is_found():
     for position in range(len(GOOD)):
         data = bytearray(GOOD)
         data[position] ^= 1 << position % 8
@@ -314,13 +311,13 @@ def test_every_flipped_bit_is_found() -> None:
             decode(bytes(data), RUN, STEP)
 
 
-def test_a_record_of_another_step_or_run_is_refused() -> None:
+def test_a_record_of_another_step_or_run_is_refused():
     for run, step in ((RUN, STEP + 1), ("f" * 24, STEP)):
         with pytest.raises(errors.DamagedFile):
             decode(GOOD, run, step)
 
 
-def test_a_newer_version_is_too_new_and_a_flipped_bit_of_this_one_is_not() -> None:
+def test_a_newer_version_is_too_new_and_a_flipped_bit_of_this_one_is_not():
     newer = _edited(0, lambda line: _resealed(line.replace(b"record 1", b"record 2")))
     for text in (newer, newer + b"what ends a record may be another thing then"):
         with pytest.raises(errors.TooNew):
@@ -329,7 +326,7 @@ def test_a_newer_version_is_too_new_and_a_flipped_bit_of_this_one_is_not() -> No
         decode(_edited(0, lambda line: line.replace(b"record 1", b"record 3")), RUN, STEP)
 
 
-def test_unknown_lines_and_members_are_kept() -> None:
+def test_unknown_lines_and_members_are_kept():
     line = b'{"more":{"a.w":[1,2.5,null]}}'
     text = ended([*lines_of(_edited("head", put("later", {"a": [1]}))), line])
     record = decode(text, RUN, STEP)
@@ -339,7 +336,7 @@ def test_unknown_lines_and_members_are_kept() -> None:
     assert records.summary(record.head) == records.summary(decode(GOOD, RUN, STEP).head)
 
 
-def test_what_a_record_needs_is_asked_for_before_anything_is_read() -> None:
+def test_what_a_record_needs_is_asked_for_before_anything_is_read():
     text = _edited("head", put("needs", ["packed"]))
     with pytest.raises(errors.TooNew, match="packed"):
         decode(text, RUN, STEP)
@@ -348,7 +345,7 @@ def test_what_a_record_needs_is_asked_for_before_anything_is_read() -> None:
     assert decode(_edited("head", put("needs", [])), RUN, STEP).head.needs == []
 
 
-def test_a_hostile_tree_in_a_store_is_damage_for_every_reader(tmp_path: Path) -> None:
+def test_a_hostile_tree_in_a_store_is_damage_for_every_reader(tmp_path):
     run = standfast.Store(tmp_path).run("a")
     run.save(1, {"a": np.ones(3), "b": np.ones(3)})
     for tree in (b'{"a":{"$tensor":7}}', b"[" * 5000 + b"]" * 5000, b"nonsense"):

@@ -1,12 +1,9 @@
 """A record with boxes and with what is the ranks' own, as an enemy would write it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -156,7 +153,7 @@ MALFORMED: dict[str, Change] = {
 
 
 @pytest.mark.parametrize("name", MALFORMED)
-def test_a_malformed_line_of_boxes_is_refused(name: str) -> None:
+def test_a_malformed_line_of_boxes_is_refused(name):
     text = edited("boxes", MALFORMED[name])
     assert text != GOOD
     with pytest.raises(DamagedFile) as caught:
@@ -164,19 +161,19 @@ def test_a_malformed_line_of_boxes_is_refused(name: str) -> None:
     check_message(str(caught.value))
 
 
-def test_an_edit_that_changes_nothing_is_accepted() -> None:
+def test_an_edit_that_changes_nothing_is_accepted():
     assert edited("boxes", lambda old: old) == GOOD
     assert decode(GOOD, RUN, STEP).boxes[0] == QUARTERS
 
 
-def test_a_record_without_boxes_has_no_line_of_them() -> None:
+def test_a_record_without_boxes_has_no_line_of_them():
     text = encode(record_of([TensorSpec("uint8", (8,))], {}))
     assert decode(text, RUN, STEP).boxes == {}
     with pytest.raises(DamagedFile):
         decode(ended([*lines_of(text), b'{"boxes":[]}']), RUN, STEP)
 
 
-def test_boxes_in_another_order_are_others() -> None:
+def test_boxes_in_another_order_are_others():
     """The bytes of a tensor are in the order of its boxes, which need not be sorted."""
     record = decode(edited("boxes", lambda old: [[0, old[0][1][::-1]], old[1]]), RUN, STEP)
     assert record.boxes[0] == QUARTERS[::-1]
@@ -192,7 +189,7 @@ def test_boxes_in_another_order_are_others() -> None:
         (b"[[0,[[", b"[ ["),
     ],
 )
-def test_a_line_in_another_form_is_refused(old: bytes, new: bytes) -> None:
+def test_a_line_in_another_form_is_refused(old, new):
     lines = lines_of(GOOD)
     assert old in lines[8]
     lines[8] = lines[8].replace(old, new, 1)
@@ -200,7 +197,7 @@ def test_a_line_in_another_form_is_refused(old: bytes, new: bytes) -> None:
         decode(ended(lines), RUN, STEP)
 
 
-def test_there_is_one_line_of_boxes() -> None:
+def test_there_is_one_line_of_boxes():
     lines = lines_of(GOOD)
     for wrong in ([*lines, lines[8]], [*lines[:7], lines[8]]):
         with pytest.raises(DamagedFile):
@@ -212,7 +209,7 @@ def test_there_is_one_line_of_boxes() -> None:
     [[25, 23, 24, 24], [12, 24, 36, 24], [48, 24, 24], [96], [24, 24, 24, 12, 12]],
     ids=str,
 )
-def test_an_extent_ends_where_its_box_does(sizes: list[int]) -> None:
+def test_an_extent_ends_where_its_box_does(sizes):
     """What is shorter than a box must be a multiple of a chunk, unless it is the last of it."""
 
     def change(old: Any) -> Any:
@@ -239,12 +236,12 @@ TREES: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("name", TREES)
-def test_a_malformed_tree_of_ranks_is_refused(name: str) -> None:
+def test_a_malformed_tree_of_ranks_is_refused(name):
     with pytest.raises(DamagedFile):
         tree.decode(TREES[name], 5)
 
 
-def test_a_tree_of_ranks_may_hold_anything_and_comes_back() -> None:
+def test_a_tree_of_ranks_may_hold_anything_and_comes_back():
     """Also what a writer makes of a state that was loaded and is saved again."""
     text = b'{"a":{"$ranks":[{"$ranks":[1,2]},[{"$tensor":0}]]},"b":[{"$ranks":[null]}]}'
     found = tree.decode(text, 1)
@@ -254,7 +251,7 @@ def test_a_tree_of_ranks_may_hold_anything_and_comes_back() -> None:
     assert own_of(tree.decode(text, 1), Rank(1, 2))["a"] == found["a"][1]
 
 
-def test_ranks_within_ranks_are_as_deep_as_any_tree() -> None:
+def test_ranks_within_ranks_are_as_deep_as_any_tree():
     def deep(depth: int) -> bytes:
         return b'{"$ranks":[1,' * depth + b"2" + b"]}" * depth
 
@@ -307,14 +304,14 @@ EXPENSIVE: dict[str, Callable[[], bytes]] = {
 
 
 @pytest.mark.parametrize("name", EXPENSIVE)
-def test_no_record_takes_long_or_much_memory(name: str) -> None:
+def test_no_record_takes_long_or_much_memory(name):
     text = EXPENSIVE[name]()
     assert len(text) < 4 << 20
     with processor_limit(3), memory_limit(500 << 20), suppress(BadField, LimitExceeded):
         decode(text, RUN, STEP)
 
 
-def test_overlaps_are_found_before_they_cost_anything() -> None:
+def test_overlaps_are_found_before_they_cost_anything():
     """Each box covers nearly all of 4,000,000 cells."""
     spec, boxes = fan(2, 2000)
     covering = Box((0, 0), (spec.shape[0], spec.shape[1]))
@@ -323,7 +320,7 @@ def test_overlaps_are_found_before_they_cost_anything() -> None:
         decode(many(1, changed, spec), RUN, STEP)
 
 
-def test_a_store_names_the_record_of_wrong_boxes(tmp_path: Path) -> None:
+def test_a_store_names_the_record_of_wrong_boxes(tmp_path):
     with standfast.Store(tmp_path).run("a") as run:
         run.save(1, {"w": np.arange(24.0).reshape(4, 6)})
     rewritten(record_path(run, 1), lambda lines: lines.append(b'{"boxes":[[0,[[[0,0],[4,5]]]]]}'))
@@ -332,7 +329,7 @@ def test_a_store_names_the_record_of_wrong_boxes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("inputs", kept([600, 9000], 600))
-def test_the_fuzzer_finds_nothing(inputs: int, tmp_path: Path) -> None:
+def test_the_fuzzer_finds_nothing(inputs, tmp_path):
     """`python -m tests.fuzz --target record --seconds N` runs for longer."""
     report = fuzz_records(seed=1, folder=tmp_path, inputs=inputs)
     assert not report.failures, str(report)

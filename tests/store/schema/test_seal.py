@@ -1,9 +1,6 @@
 """Sealed JSON: what was changed, cut, doubled or is of another format is refused."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -30,7 +27,7 @@ numbers = st.integers(-(2**63), 2**63)
 
 
 @given(st.dictionaries(keys, st.text(max_size=5, alphabet='aü\n\\"') | numbers, min_size=1))
-def test_what_was_sealed_comes_back(fields: dict[str, Any]) -> None:
+def test_what_was_sealed_comes_back(fields):
     text = seal(FORMAT, fields)
     assert b"\n" not in text
     assert unseal(text, FORMAT) == fields
@@ -39,14 +36,14 @@ def test_what_was_sealed_comes_back(fields: dict[str, Any]) -> None:
 START = b'{"format":"standfast test 3","seal":"'
 
 
-def test_the_seal_is_the_digest_of_the_text_with_zeros_in_its_place() -> None:
+def test_the_seal_is_the_digest_of_the_text_with_zeros_in_its_place():
     assert GOOD.startswith(START)
     digits = GOOD[len(START) : len(START) + 64]
     assert blake3(GOOD.replace(digits, b"0" * 64)).hexdigest().encode() == digits
     assert json.loads(GOOD)["b"] == [None, "ü", 0.5]
 
 
-def test_every_flipped_bit_is_found() -> None:
+def test_every_flipped_bit_is_found():
     for position in range(len(GOOD)):
         for bit in range(8):
             data = bytearray(GOOD)
@@ -55,7 +52,7 @@ def test_every_flipped_bit_is_found() -> None:
                 unseal(bytes(data), FORMAT)
 
 
-def test_a_text_that_was_cut_or_goes_on_is_refused() -> None:
+def test_a_text_that_was_cut_or_goes_on_is_refused():
     for end in range(len(GOOD)):
         with pytest.raises(DamagedFile):
             unseal(GOOD[:end], FORMAT)
@@ -85,13 +82,13 @@ def _with(body: bytes) -> bytes:
     ],
     ids=lambda body: body[:12].decode("latin-1"),
 )
-def test_what_is_sealed_and_no_sound_json_is_refused(body: bytes) -> None:
+def test_what_is_sealed_and_no_sound_json_is_refused(body):
     assert unseal(_with(b',"a":1}'), FORMAT) == {"a": 1}
     with pytest.raises(DamagedFile):
         unseal(_with(body), FORMAT)
 
 
-def test_another_format_is_damage_and_a_newer_version_is_not() -> None:
+def test_another_format_is_damage_and_a_newer_version_is_not():
     with pytest.raises(BadField):
         unseal(GOOD, "standfast other 3")
     with pytest.raises(TooNew):
@@ -125,7 +122,7 @@ WRONG_MARKS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("change", WRONG_RUN_FILES, ids=str)
-def test_a_malformed_run_file_is_refused(store: Store, change: dict[str, Any]) -> None:
+def test_a_malformed_run_file_is_refused(store, change):
     path = names.run_file("0" * 24)
     store.backend.create(path, seal(run_file.FORMAT, RUN_FILE) + b"\n")
     assert run_file.read_run(store.backend, "0" * 24).name == "a"
@@ -135,7 +132,7 @@ def test_a_malformed_run_file_is_refused(store: Store, change: dict[str, Any]) -
 
 
 @pytest.mark.parametrize("change", WRONG_MARKS, ids=str)
-def test_malformed_marks_are_refused(store: Store, change: dict[str, Any]) -> None:
+def test_malformed_marks_are_refused(store, change):
     fields = msgspec.to_builtins(PLACE) | {"tags": ["a"], "notes": [{"time": "t", "text": "x"}]}
     path = names.marks_file("0" * 24, 1)
     store.backend.create(path, seal(marks.FORMAT, fields) + b"\n")
@@ -147,7 +144,7 @@ def test_malformed_marks_are_refused(store: Store, change: dict[str, Any]) -> No
         marks.read_marks(store.backend, PLACE)
 
 
-def test_a_run_file_is_what_the_page_of_the_format_says(tmp_path: Path) -> None:
+def test_a_run_file_is_what_the_page_of_the_format_says(tmp_path):
     run = Store(tmp_path).run("gpt", hp={"lr": 0.1, "steps": 5}, trial=2, volatile=["steps"])
     run.save(1, {"x": np.ones(1)})
     text = (tmp_path / "checkpoints" / names.run_file(run.hash)).read_bytes()

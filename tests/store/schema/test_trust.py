@@ -1,7 +1,5 @@
 """What is believed, and of whom: an index, a link, an error that passes, a record of others."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil
@@ -17,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from standfast import Run, Store, errors
+from standfast import Store, errors
 from standfast.store.index import database
 from standfast.store.load.reading import read_record
 from standfast.store.save import known
@@ -40,7 +38,7 @@ def _sql(store: Store, statement: str) -> None:
     connection.close()
 
 
-def test_a_run_folder_that_is_a_link_is_only_read(store: Store, run: Run, tmp_path: Path) -> None:
+def test_a_run_folder_that_is_a_link_is_only_read(store, run, tmp_path):
     run.save(1, {"w": random_bytes(MIB)}).tag("keep")
     run.close()
     shutil.move(folder(run), tmp_path / "moved")
@@ -63,7 +61,7 @@ def _failing(seams: Seams, marks: str, number: int, operation: str = "open") -> 
     seams.backend(**{operation: failing})
 
 
-def test_an_error_that_passes_is_not_remembered(store: Store, run: Run) -> None:
+def test_an_error_that_passes_is_not_remembered(store, run):
     run.save(1, {"n": 1})
     run.save(2, {"n": 2})
     os.utime(folder(run), ns=(1, 1))
@@ -76,7 +74,7 @@ def test_an_error_that_passes_is_not_remembered(store: Store, run: Run) -> None:
 
 
 @pytest.mark.guarantee("G10")
-def test_too_many_open_files_are_no_reason_to_fall_back(run: Run, seams: Seams) -> None:
+def test_too_many_open_files_are_no_reason_to_fall_back(run, seams):
     run.save(1, {"n": np.ones(3)})
     run.save(2, {"n": np.ones(3)})
     _failing(seams, data_path(run, 2).name, errno.EMFILE)
@@ -85,7 +83,7 @@ def test_too_many_open_files_are_no_reason_to_fall_back(run: Run, seams: Seams) 
     assert caught.value.errno == errno.EMFILE
 
 
-def test_a_checkpoint_does_not_lie_in_ever_more_files(run: Run, seams: Seams) -> None:
+def test_a_checkpoint_does_not_lie_in_ever_more_files(run, seams):
     seams.bound("files of a parent", 8)
     state = {f"x{i}": random_bytes(known.SMALL, i) for i in range(30)}
     for step in range(30):
@@ -94,7 +92,7 @@ def test_a_checkpoint_does_not_lie_in_ever_more_files(run: Run, seams: Seams) ->
     assert same(run.load(), state)
 
 
-def test_nothing_is_deleted_because_the_index_says_so(store: Store, run: Run) -> None:
+def test_nothing_is_deleted_because_the_index_says_so(store, run):
     run.save(1, {"w": random_bytes(MIB, 1)})
     run.save(2, {"w": random_bytes(MIB, 2)})
     run.close()
@@ -105,7 +103,7 @@ def test_nothing_is_deleted_because_the_index_says_so(store: Store, run: Run) ->
     assert same(other.load(1), {"w": random_bytes(MIB, 1)})
 
 
-def test_a_hint_of_the_index_that_is_wrong_is_not_followed(store: Store, run: Run) -> None:
+def test_a_hint_of_the_index_that_is_wrong_is_not_followed(store, run):
     state = {"w": random_bytes(MIB), "v": random_bytes(MIB, 1)}
     run.save(1, state)
     for wrong in ("start + 64", "start + 1000000000", "-1"):
@@ -115,7 +113,7 @@ def test_a_hint_of_the_index_that_is_wrong_is_not_followed(store: Store, run: Ru
         assert same(other.load(), state)
 
 
-def test_what_could_not_be_read_again_is_not_written(store: Store, run: Run) -> None:
+def test_what_could_not_be_read_again_is_not_written(store, run):
     checkpoint = run.save(1, {"n": 1})
     with Seams.until_end() as seams:
         for what in ("a head", "marks", "a run file"):
@@ -132,7 +130,7 @@ def test_what_could_not_be_read_again_is_not_written(store: Store, run: Run) -> 
 
 @pytest.mark.guarantee("G11")
 @pytest.mark.parametrize("label", ["/tmp/model", "../model", "", "a" * 41, "A"])
-def test_the_label_of_a_part_is_no_path(run: Run, label: str) -> None:
+def test_the_label_of_a_part_is_no_path(run, label):
     run.save(1, {"m": {"w": np.ones(3)}})
     old = read_record(run._store.backend, run.hash, 1)
     head = msgspec.structs.replace(old.head, parts=[Part("m", label, 0, 1)])
@@ -141,7 +139,7 @@ def test_the_label_of_a_part_is_no_path(run: Run, label: str) -> None:
         run.load(1)
 
 
-def test_a_folder_that_cannot_be_read_hides_no_others(store: Store, run: Run, seams: Seams) -> None:
+def test_a_folder_that_cannot_be_read_hides_no_others(store, run, seams):
     run.save(1, {"n": 1})
     locked = store.run("b")
     locked.save(1, {"n": 2})
@@ -152,7 +150,7 @@ def test_a_folder_that_cannot_be_read_hides_no_others(store: Store, run: Run, se
     assert other.resolve("a").step == 2
 
 
-def test_best_says_so_if_another_may_have_been_the_best(store: Store, run: Run) -> None:
+def test_best_says_so_if_another_may_have_been_the_best(store, run):
     run.save(1, {"n": 1}, best=True)
     run.save(2, {"n": 2}, best=True)
     overwrite(record_path(run, 2), b"garbage")
@@ -160,7 +158,7 @@ def test_best_says_so_if_another_may_have_been_the_best(store: Store, run: Run) 
         assert run.load("best") == {"n": 1}
 
 
-def test_a_tag_whose_record_is_gone_can_be_given_again(store: Store, run: Run) -> None:
+def test_a_tag_whose_record_is_gone_can_be_given_again(store, run):
     run.save(1, {"n": 1}).tag("paper")
     run.save(2, {"n": 2})
     record_path(run, 1).unlink()
@@ -170,7 +168,7 @@ def test_a_tag_whose_record_is_gone_can_be_given_again(store: Store, run: Run) -
     assert store.resolve("paper").step == 2
 
 
-def test_a_run_file_that_leads_nowhere_is_an_error(store: Store) -> None:
+def test_a_run_file_that_leads_nowhere_is_an_error(store):
     run = store.run("a")
     path = folder(run) / f"{run.hash}_run.json"
     path.unlink()
@@ -179,7 +177,7 @@ def test_a_run_file_that_leads_nowhere_is_an_error(store: Store) -> None:
         again(store).run("a")
 
 
-def test_a_fork_does_not_wait_for_a_thread_that_it_has_not(store: Store, run: Run) -> None:
+def test_a_fork_does_not_wait_for_a_thread_that_it_has_not(store, run):
     run.save(1, {"n": 1})
     inside, leave = threading.Event(), threading.Event()
 
@@ -200,7 +198,7 @@ def test_a_fork_does_not_wait_for_a_thread_that_it_has_not(store: Store, run: Ru
     assert os.waitpid(child, 0)[1] == 0
 
 
-def test_a_module_given_to_be_filled_is_an_error(run: Run) -> None:
+def test_a_module_given_to_be_filled_is_an_error(run):
     module = torch.nn.Linear(2, 2)
     run.save(1, {"model": module.state_dict()})
     with pytest.raises(errors.RefusedState, match="state_dict"):

@@ -1,7 +1,5 @@
 """What a newer version wrote is neither damaged nor misread: it is refused, and left as it is."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
@@ -66,9 +64,7 @@ NEWER = pytest.mark.parametrize("newer", [needing, of_version_2])
 
 @NEWER
 @pytest.mark.guarantee("G14")
-def test_a_too_new_record_is_not_damage(
-    store: Store, run: Run, newer: Callable[[Path], None]
-) -> None:
+def test_a_too_new_record_is_not_damage(store, run, newer):
     newer(record_path(run, 3))
     before = files_of(run)
     with pytest.raises(TooNew):
@@ -83,9 +79,7 @@ def test_a_too_new_record_is_not_damage(
 
 
 @NEWER
-def test_the_program_that_resumes_is_told_and_saves_nothing(
-    tmp_path: Path, run: Run, newer: Callable[[Path], None]
-) -> None:
+def test_the_program_that_resumes_is_told_and_saves_nothing(tmp_path, run, newer):
     newer(record_path(run, 3))
     before = files_of(run)
     state = standfast.TrainingState(w=np.zeros(3))
@@ -97,7 +91,7 @@ def test_the_program_that_resumes_is_told_and_saves_nothing(
     assert files_of(run) == before
 
 
-def test_a_record_that_is_written_again_keeps_what_is_unknown(run: Run) -> None:
+def test_a_record_that_is_written_again_keeps_what_is_unknown(run):
     line = b'{"origin":{"model.w":"elsewhere"}}'
     rewritten(record_path(run, 2), lambda lines: lines.append(line), colour="blue")
     run.retain(KeepLast(1) | standfast.KeepAll(without=["model"]))
@@ -106,7 +100,7 @@ def test_a_record_that_is_written_again_keeps_what_is_unknown(run: Run) -> None:
     assert run.checkpoint(2).head.others == {"colour": "blue"}
 
 
-def test_a_run_that_is_too_new_or_damaged_hides_no_others(store: Store, run: Run) -> None:
+def test_a_run_that_is_too_new_or_damaged_hides_no_others(store, run):
     damaged = store.run("c", hp={"lr": 3})
     run_file_of(damaged).write_bytes(b"damaged")
     (Path(store.url) / names.config_file(damaged.hash)).unlink()
@@ -121,8 +115,8 @@ def test_a_run_that_is_too_new_or_damaged_hides_no_others(store: Store, run: Run
 
 @pytest.mark.guarantee("G10", "G12")
 def test_no_other_checkpoint_is_the_best_or_gets_a_tag_that_hidden_marks_may_have(
-    tmp_path: Path, store: Store, run: Run
-) -> None:
+    tmp_path, store, run
+):
     elsewhere = Store(tmp_path / "elsewhere")
     for step in (1, 2):
         run.checkpoint(step).copy_to(elsewhere)
@@ -148,7 +142,7 @@ def test_no_other_checkpoint_is_the_best_or_gets_a_tag_that_hidden_marks_may_hav
 
 
 @pytest.mark.parametrize("suffix", ["safetensors", "tenzor", "oxck", "npz", "pt"])
-def test_a_file_with_digests_of_another_kind_is_too_new(tmp_path: Path, suffix: str) -> None:
+def test_a_file_with_digests_of_another_kind_is_too_new(tmp_path, suffix):
     path = tmp_path / f"a.{suffix}"
     with Seams.until_end() as seams:
         seams.bound("tag of sealed JSON", "blake4:16777216:")
@@ -158,7 +152,7 @@ def test_a_file_with_digests_of_another_kind_is_too_new(tmp_path: Path, suffix: 
 
 
 @pytest.mark.parametrize("suffix", ["safetensors", "tenzor", "oxck"])
-def test_a_file_that_needs_something_unknown_is_not_misread(tmp_path: Path, suffix: str) -> None:
+def test_a_file_that_needs_something_unknown_is_not_misread(tmp_path, suffix):
     """It may hold packed tensors, which would be read as others, though each byte is right."""
     path = tmp_path / f"a.{suffix}"
     standfast.save(path, {"w": np.ones(4, np.float32)}, {"standfast_needs": "packed"})
@@ -170,9 +164,7 @@ def test_a_file_that_needs_something_unknown_is_not_misread(tmp_path: Path, suff
     assert standfast.load(path, verify=False)["w"].tolist() == [1, 1, 1, 1]
 
 
-def test_a_data_file_that_needs_something_unknown_is_too_new_and_not_marked_as_damaged(
-    store: Store, run: Run
-) -> None:
+def test_a_data_file_that_needs_something_unknown_is_too_new_and_not_marked_as_damaged(store, run):
     path = data_path(run, 1, "model")
     old, new = f'"checkpoint":"{run.hash[:5]}', '"standfast.needs":"'
     overwrite(path, path.read_bytes().replace(old.encode(), new.encode()))
@@ -183,7 +175,7 @@ def test_a_data_file_that_needs_something_unknown_is_too_new_and_not_marked_as_d
     assert store.index.damaged_files() == set()
 
 
-def test_the_entry_of_a_zip_file_may_have_more_members() -> None:
+def test_the_entry_of_a_zip_file_may_have_more_members():
     members = {"standfast.chunks": "blake3:16777216:", "metadata": {"a": 1}, "colour": "blue"}
 
     def entry(**more: str) -> dict[str, Any]:
@@ -234,12 +226,8 @@ def all_files(store: Store) -> dict[str, bytes]:
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 @pytest.mark.parametrize("newer", TOO_NEW.values(), ids=TOO_NEW)
 def test_what_becomes_too_new_under_an_open_run_is_not_written_to(
-    tmp_path: Path,
-    store: Store,
-    run: Run,
-    newer: Callable[[Run], None],
-    change: Callable[[Run, Run], Any],
-) -> None:
+    tmp_path, store, run, newer, change
+):
     store.budget = 10**12
     run.save(4, STATE)
     run.delete(4, trash="rm")
@@ -258,7 +246,7 @@ def test_what_becomes_too_new_under_an_open_run_is_not_written_to(
     assert all_files(store) == before
 
 
-def test_no_run_is_made_in_a_store_that_is_too_new(store: Store, run: Run) -> None:
+def test_no_run_is_made_in_a_store_that_is_too_new(store, run):
     store.budget = 10**12
     TOO_NEW["store.json"](run)
     run_file_of(run).unlink()
@@ -272,7 +260,7 @@ def test_no_run_is_made_in_a_store_that_is_too_new(store: Store, run: Run) -> No
     assert all_files(store) == before
 
 
-def test_retention_and_gc_delete_nothing_of_a_run_that_is_too_new(store: Store, run: Run) -> None:
+def test_retention_and_gc_delete_nothing_of_a_run_that_is_too_new(store, run):
     run.set_retention(Retention((KeepLast(1),)))
     made = plan(store)
     assert [line.step for line in made.lines] == [1, 2]
@@ -285,7 +273,7 @@ def test_retention_and_gc_delete_nothing_of_a_run_that_is_too_new(store: Store, 
     assert files_of(run) == before
 
 
-def test_doctor_cleans_up_all_runs_but_those_that_are_too_new(store: Store, run: Run) -> None:
+def test_doctor_cleans_up_all_runs_but_those_that_are_too_new(store, run):
     runs = [run, store.run("b"), store.run("c")]
     left = [folder(each) / f"{each.hash}_step_000008.0123abcd.model.safetensors" for each in runs]
     for path in left:
@@ -295,7 +283,7 @@ def test_doctor_cleans_up_all_runs_but_those_that_are_too_new(store: Store, run:
     assert [path.exists() for path in left] == [False, True, False]
 
 
-def test_doctor_restores_nothing_in_a_run_that_is_too_new(store: Store, run: Run) -> None:
+def test_doctor_restores_nothing_in_a_run_that_is_too_new(store, run):
     for step in (4, 5):
         run.save(step, {"small": np.ones(3), "step": step})
     run.close()
@@ -309,7 +297,7 @@ def test_doctor_restores_nothing_in_a_run_that_is_too_new(store: Store, run: Run
 
 
 @pytest.mark.guarantee("G15")
-def test_a_too_new_entry_of_the_trash_stays(store: Store, run: Run, tmp_path: Path) -> None:
+def test_a_too_new_entry_of_the_trash_stays(store, run, tmp_path):
     run.delete(1, trash="rm")
     (path,) = tmp_path.rglob(trash_entry.FILE)
     resealed(path, trash_entry.FORMAT, needs=["packed"])
@@ -321,7 +309,7 @@ def test_a_too_new_entry_of_the_trash_stays(store: Store, run: Run, tmp_path: Pa
     assert all_files(store) == before
 
 
-def test_a_step_comes_back_beside_a_too_new_one(store: Store, run: Run, tmp_path: Path) -> None:
+def test_a_step_comes_back_beside_a_too_new_one(store, run, tmp_path):
     run.delete(1, 2, trash="rm")
     (path,) = tmp_path.rglob(f"trash/*/{record_path(run, 2).name}")
     needing(path)
@@ -333,7 +321,7 @@ def test_a_step_comes_back_beside_a_too_new_one(store: Store, run: Run, tmp_path
         store.restore(run.hash, 2)
 
 
-def test_a_record_that_is_too_new_is_named_by_a_copy(run: Run, tmp_path: Path) -> None:
+def test_a_record_that_is_too_new_is_named_by_a_copy(run, tmp_path):
     checkpoint = run.checkpoint(2)
     needing(record_path(run, 2))
     with pytest.raises(TooNew, match=record_path(run, 2).name):

@@ -1,7 +1,5 @@
 """Tensors that share memory come back sharing it; all others come back apart."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -88,7 +86,7 @@ def _assert_alike(values: Sequence[Any]) -> list[Any]:
     return back
 
 
-def test_a_part_is_a_view_of_the_whole_with_its_own_strides() -> None:
+def test_a_part_is_a_view_of_the_whole_with_its_own_strides():
     x, y = torch.arange(9.0), torch.randn(3, 4)
     assert _found([x[2:5], x]).views == {0: View(0, 8, (4,))}
     assert _found([y.T, y]).views == {0: View(0, 0, (4, 16))}
@@ -99,7 +97,7 @@ def test_a_part_is_a_view_of_the_whole_with_its_own_strides() -> None:
 
 
 @pytest.mark.parametrize("make", [torch.arange, np.arange], ids=["torch", "numpy"])
-def test_parts_that_overlap_get_a_base_of_their_own(make: Any) -> None:
+def test_parts_that_overlap_get_a_base_of_their_own(make):
     x = make(12.0)
     first, second = x[0:6], x[3:9]
     other = make(3.0)
@@ -116,18 +114,18 @@ def test_parts_that_overlap_get_a_base_of_their_own(make: Any) -> None:
     assert b[2] == -1
 
 
-def test_neighbours_and_equal_tensors_stay_separate() -> None:
+def test_neighbours_and_equal_tensors_stay_separate():
     flat = torch.arange(10.0)
     assert _found([flat[:4], flat[4:], torch.ones(2), torch.ones(2)]).stored == [0, 1, 2, 3]
 
 
-def test_a_tensor_alone_is_stored_however_it_lies() -> None:
+def test_a_tensor_alone_is_stored_however_it_lies():
     x = torch.randn(6, 6)
     for lone in (x.T, x[::2, 1:3], x[:1].expand(4, 6)):
         assert _found([lone, torch.ones(3)]).stored == [0, 1]
 
 
-def test_twins_that_are_scattered_are_stored_without_what_lies_between() -> None:
+def test_twins_that_are_scattered_are_stored_without_what_lies_between():
     column = torch.randn(1000, 100)[:, 3]
     aliases = _found([column, column])
     assert aliases.stored == [0]
@@ -137,7 +135,7 @@ def test_twins_that_are_scattered_are_stored_without_what_lies_between() -> None
     assert b.abs().sum() == 0
 
 
-def test_expanded_and_reversed_views() -> None:
+def test_expanded_and_reversed_views():
     x = np.arange(12, dtype=np.int32)
     values = [x, x[::-1], x[8:2:-2], np.broadcast_to(x[3:4], (4, 5)), x.reshape(3, 4)[::-1, ::2]]
     whole, backwards, *_ = _assert_alike(values)
@@ -149,7 +147,7 @@ def test_expanded_and_reversed_views() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bool, torch.bfloat16, torch.complex64, torch.float8_e5m2])
-def test_views_of_every_width(dtype: torch.dtype) -> None:
+def test_views_of_every_width(dtype):
     x = torch.arange(20).remainder(2).to(dtype).reshape(4, 5)
     values = [x[1:3], x, x.T, x[:, ::2]]
     assert _found(values).stored == [1]
@@ -157,7 +155,7 @@ def test_views_of_every_width(dtype: torch.dtype) -> None:
     _assert_alike(values[2:])
 
 
-def test_one_memory_as_two_dtypes() -> None:
+def test_one_memory_as_two_dtypes():
     x = torch.randn(6)
     as_integers, as_floats, as_bytes = _assert_alike([x.view(torch.int32), x, x.view(torch.uint8)])
     as_integers.zero_()
@@ -167,7 +165,7 @@ def test_one_memory_as_two_dtypes() -> None:
     _assert_alike([y.view(np.uint16)[1:3], y])
 
 
-def test_torch_and_numpy_on_one_memory() -> None:
+def test_torch_and_numpy_on_one_memory():
     x = np.arange(8.0)
     array, tensor = _assert_alike([x, torch.from_numpy(x[2:4])])
     tensor.zero_()
@@ -176,7 +174,7 @@ def test_torch_and_numpy_on_one_memory() -> None:
     _assert_alike([torch.from_numpy(x[0:5]), torch.from_numpy(x[3:8])])
 
 
-def test_packed_tensors_share_memory_unless_they_are_scattered() -> None:
+def test_packed_tensors_share_memory_unless_they_are_scattered():
     data = np.arange(24, dtype=np.uint8)
     a = Packed(data, "float4_e2m1fn", (6, 8))
     b = Packed(data[8:16], "float4_e2m1fn", (2, 8))
@@ -189,7 +187,7 @@ def test_packed_tensors_share_memory_unless_they_are_scattered() -> None:
     assert [back.data.tobytes() for back in _round_trip(values)] == [data[::2].tobytes()] * 2
 
 
-def test_what_memory_does_not_hold_is_stored_for_itself() -> None:
+def test_what_memory_does_not_hold_is_stored_for_itself():
     x = torch.randn(4, dtype=torch.complex64)
     swapped = np.arange(4, dtype=">i4")
     empty = torch.ones(0)
@@ -200,7 +198,7 @@ def test_what_memory_does_not_hold_is_stored_for_itself() -> None:
 
 @given(st.lists(st.tuples(st.booleans(), *[st.integers(-7, 7)] * 4), max_size=6))
 @settings(max_examples=200, deadline=None)
-def test_any_views_of_one_array_come_back(cuts: list[tuple[bool, int, int, int, int]]) -> None:
+def test_any_views_of_one_array_come_back(cuts):
     x = np.arange(42, dtype=np.int16).reshape(6, 7)
     values = [
         (x.T if turned else x)[a : b or None, c : d or None][:: -1 if a < b else 2]
@@ -223,7 +221,7 @@ OUTSIDE = {
 
 
 @pytest.mark.parametrize("name", OUTSIDE)
-def test_a_view_that_reaches_outside_of_its_base_is_refused(name: str) -> None:
+def test_a_view_that_reaches_outside_of_its_base_is_refused(name):
     shape, offset, strides = OUTSIDE[name]
     with pytest.raises(BadRange):
         check_view(TensorSpec("int32", shape), offset, strides, 20)
@@ -231,7 +229,7 @@ def test_a_view_that_reaches_outside_of_its_base_is_refused(name: str) -> None:
         view_array(np.zeros(20, np.uint8), TensorSpec("int32", shape), offset, strides)
 
 
-def test_views_up_to_the_very_edge() -> None:
+def test_views_up_to_the_very_edge():
     base = np.arange(20, dtype=np.uint8)
     for shape, offset, strides in [((4,), 4, (4,)), ((5,), 16, (-4,)), ((9,), 16, (0,))]:
         check_view(TensorSpec("int32", shape), offset, strides, 20)
@@ -247,9 +245,7 @@ def test_views_up_to_the_very_edge() -> None:
     st.lists(st.integers(-9, 9) | st.integers(), max_size=3),
 )
 @settings(max_examples=300, deadline=None)
-def test_any_view_is_made_within_its_base_or_refused(
-    dtype: str, shape: list[int], offset: int, strides: list[int]
-) -> None:
+def test_any_view_is_made_within_its_base_or_refused(dtype, shape, offset, strides):
     base = np.zeros(64, np.uint8)
     try:
         view = view_array(base, TensorSpec(dtype, tuple(shape)), offset, strides)
@@ -261,7 +257,7 @@ def test_any_view_is_made_within_its_base_or_refused(
         assert start <= low < high <= stop
 
 
-def test_what_lies_between_tensors_that_share_nothing_is_not_stored() -> None:
+def test_what_lies_between_tensors_that_share_nothing_is_not_stored():
     big = np.arange(1 << 20)
     aliases = _found([big[:: (1 << 20) - 1], big[5:6]])
     assert aliases.stored == [0, 1]

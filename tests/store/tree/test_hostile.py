@@ -1,7 +1,5 @@
 """A tree out of a file is what `encode` writes, or refused: with its place, and nothing else."""
 
-from __future__ import annotations
-
 import json
 import re
 from contextlib import suppress
@@ -63,7 +61,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_what_encode_never_writes_is_refused_with_its_place(name: str) -> None:
+def test_what_encode_never_writes_is_refused_with_its_place(name):
     text, place = BAD[name]
     error = DuplicateKey if name.startswith("equal") else BadField
     with pytest.raises(error, match=rf"^{re.escape(place)}:") as caught:
@@ -84,7 +82,7 @@ WRONG = b'{"a":1,"b":{"$dict":[["c",{"$ordered":[["d",[0,{"$x":1}]]]}],[{"$y":1}
         (b'{"m":{"$ordered":[],"$metadata":{"v":{"$x":1}}}}', "m._metadata.v"),
     ],
 )
-def test_the_place_is_that_of_the_first_thing_wrong(text: bytes, place: str) -> None:
+def test_the_place_is_that_of_the_first_thing_wrong(text, place):
     with pytest.raises(BadField, match=rf"^{re.escape(place)}:"):
         decode(text, 0)
 
@@ -101,29 +99,29 @@ DEEP = {
 
 
 @pytest.mark.parametrize("name", DEEP)
-def test_what_nests_too_deeply_is_refused(name: str) -> None:
+def test_what_nests_too_deeply_is_refused(name):
     with pytest.raises(LimitExceeded):
         decode(DEEP[name], 0)
 
 
-def test_brackets_in_strings_are_not_nesting() -> None:
+def test_brackets_in_strings_are_not_nesting():
     state = {"[" * 1000: ['\\"[[' * 500, "{" * 1000, '"']}
     assert decode(encode(flatten(state)[0], []), 0) == state
 
 
-def test_keys_that_were_chosen_to_have_one_hash_are_refused_quickly() -> None:
+def test_keys_that_were_chosen_to_have_one_hash_are_refused_quickly():
     keys = [{"$int": str((2**61 - 1) * factor)} for factor in range(8, 20_000)]
     text = json.dumps({"$dict": [[key, 0] for key in keys]}).encode()
     with processor_limit(5), pytest.raises(LimitExceeded):
         decode(text, 0)
 
 
-def test_many_large_keys_come_back() -> None:
+def test_many_large_keys_come_back():
     state = {(1 << 70) + 12345 * n: n for n in range(3000)}
     assert decode(encode(flatten(state)[0], []), 0) == state
 
 
-def test_a_number_in_a_string_does_not_change_how_numbers_are_read() -> None:
+def test_a_number_in_a_string_does_not_change_how_numbers_are_read():
     assert decode(b'{"1234567890123456789012":[1,-9223372036854775808]}', 0) == {
         "1234567890123456789012": [1, -(2**63)]
     }
@@ -146,7 +144,7 @@ nodes = st.recursive(
 
 @given(nodes)
 @settings(max_examples=400, deadline=None)
-def test_any_json_is_read_or_refused_by_name(node: Any) -> None:
+def test_any_json_is_read_or_refused_by_name(node):
     text = json.dumps(node).encode()
     with suppress(StandfastError):
         again = encode(*_again(decode(text, 2)))
@@ -166,7 +164,7 @@ def _again(tree: Any) -> tuple[Any, list[int]]:
 
 @given(st.binary(max_size=40), st.integers(0, 200))
 @settings(max_examples=300, deadline=None)
-def test_damaged_text_is_read_or_refused_by_name(noise: bytes, at: int) -> None:
+def test_damaged_text_is_read_or_refused_by_name(noise, at):
     text = (
         b'{"m":{"$ordered":[["w",{"$tensor":0}]],"$metadata":{"":{"version":1}}},"n":'
         b'{"$dict":[[1,{"$int":"9999999999999999999"}]]},"z":{"$numpy":["int8","AQ=="]}}'

@@ -1,7 +1,5 @@
 """States go into JSON and come back with the same types, the same bits and the same order."""
 
-from __future__ import annotations
-
 import enum
 import json
 import math
@@ -9,7 +7,6 @@ import struct
 import warnings
 from collections import Counter, OrderedDict, defaultdict, namedtuple
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -113,23 +110,23 @@ states = st.recursive(
 
 @given(states)
 @settings(max_examples=400, deadline=None)
-def test_every_state_comes_back_in_type_order_and_bits(state: Any) -> None:
+def test_every_state_comes_back_in_type_order_and_bits(state):
     assert _same(_round_trip(state), state)
 
 
 @pytest.mark.parametrize("scalar", SCALARS, ids=lambda s: f"{type(s).__name__}-{s!r}")
-def test_every_numpy_scalar_comes_back(scalar: np.generic) -> None:
+def test_every_numpy_scalar_comes_back(scalar):
     assert _same(_round_trip({"x": scalar}), {"x": scalar})
 
 
-def test_keys_keep_their_types() -> None:
+def test_keys_keep_their_types():
     for key in (1, 1.0, True, 0, 0.0, -0.0, False, None, "1", "$", "\ud800", math.nan, 2**64):
         (back,) = _round_trip({key: "x"})
         assert _same(back, key)
     assert list(_round_trip({float("nan"): 1, float("nan"): 2}).values()) == [1, 2]
 
 
-def test_the_tags() -> None:
+def test_the_tags():
     state = {
         "ordered": _with_metadata([("a", 1)], {"": {"version": 1}}),
         "keys": {1: "x", "$y": None},
@@ -162,7 +159,7 @@ def test_the_tags() -> None:
     }
 
 
-def test_tensors_come_in_the_order_of_the_tree_with_paths_and_kinds() -> None:
+def test_tensors_come_in_the_order_of_the_tree_with_paths_and_kinds():
     a, b, c = np.zeros(1), torch.nn.Parameter(torch.ones(1)), np.ones(1)
     node, leaves = flatten({"m": {"w": a}, 3: [None, (b, 1)], "again": a, "c": c})
     assert [leaf.value for leaf in leaves] == [a, b, a, c]
@@ -227,7 +224,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("value", "advice"), REFUSED, ids=lambda v: type(v).__name__)
-def test_what_would_not_come_back_is_refused_with_its_path(value: Any, advice: str) -> None:
+def test_what_would_not_come_back_is_refused_with_its_path(value, advice):
     with pytest.raises(RefusedState, match=r"^optimizer\.param_groups\.0\.lr:") as caught:
         flatten({"optimizer": {"param_groups": [{"lr": value}]}})
     assert advice in str(caught.value)
@@ -239,7 +236,7 @@ def test_what_would_not_come_back_is_refused_with_its_path(value: Any, advice: s
     [((1, 2), "str(key)"), (np.int64(1), "int(key)"), (Color.RED, "value"), (b"a", "str(key)")],
     ids=str,
 )
-def test_keys_of_other_types_are_refused(key: Any, advice: str) -> None:
+def test_keys_of_other_types_are_refused(key, advice):
     for state, path in (
         ({"model": [{key: 1}]}, "model.0"),
         (OrderedDict([(key, 1)]), "state"),
@@ -251,14 +248,14 @@ def test_keys_of_other_types_are_refused(key: Any, advice: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [OrderedDict, Counter])
-def test_a_dict_with_other_attributes_is_refused(kind: type[Any]) -> None:
+def test_a_dict_with_other_attributes_is_refused(kind):
     members = kind(a=1)
     members.note = "x"
     with pytest.raises(RefusedState, match="'note'"):
         flatten({"model": members})
 
 
-def test_a_counter_keeps_its_order_and_counts_of_every_sign_and_type() -> None:
+def test_a_counter_keeps_its_order_and_counts_of_every_sign_and_type():
     milestones = Counter({30: 2, "$a": 0, None: -1, 10: 0.5})
     back = _round_trip(milestones)
     assert _same(back, milestones)
@@ -266,13 +263,13 @@ def test_a_counter_keeps_its_order_and_counts_of_every_sign_and_type() -> None:
     assert back["never seen"] == 0
 
 
-def test_what_a_container_was_declared_to_hold_is_no_attribute() -> None:
+def test_what_a_container_was_declared_to_hold_is_no_attribute():
     for declared, plain in ((Counter[str](), Counter()), (OrderedDict[str, int](), OrderedDict())):
         assert "__orig_class__" in vars(declared)
         assert _same(_round_trip(declared), plain)
 
 
-def test_a_counter_in_a_given_tree_is_filled_where_it_lies(tmp_path: Path) -> None:
+def test_a_counter_in_a_given_tree_is_filled_where_it_lies(tmp_path):
     run = standfast.Store(tmp_path).run("counters")
     run.save(1, {"seen": Counter(b=2, a=1)})
     mine = Counter(a=7, b=8)
@@ -292,7 +289,7 @@ WRAPS = {
 
 
 @pytest.mark.parametrize("wrap", WRAPS)
-def test_a_hundred_levels_come_back_and_one_more_is_refused(wrap: str) -> None:
+def test_a_hundred_levels_come_back_and_one_more_is_refused(wrap):
     deep: Any = complex(1, math.inf)
     for _ in range(100):
         deep = WRAPS[wrap](deep)
@@ -301,19 +298,19 @@ def test_a_hundred_levels_come_back_and_one_more_is_refused(wrap: str) -> None:
         flatten([deep])
 
 
-def test_a_cycle_is_refused_at_once() -> None:
+def test_a_cycle_is_refused_at_once():
     state: dict[str, Any] = {"wide": list(range(1000)), "a": {}}
     state["a"]["self"] = state
     with pytest.raises(RefusedState, match=r"^a\.self:"):
         flatten(state)
 
 
-def test_a_container_in_two_places_is_no_cycle() -> None:
+def test_a_container_in_two_places_is_no_cycle():
     betas = [0.9]
     assert _round_trip([betas, betas]) == [[0.9], [0.9]]
 
 
-def test_paths_are_printable_and_short() -> None:
+def test_paths_are_printable_and_short():
     assert path_text(()) == "state"
     assert path_text(("a", 0, None, 1.5)) == "a.0.None.1.5"
     assert path_text(("\x1b[1m\ud800",)) == "\\x1b[1m\\ud800"

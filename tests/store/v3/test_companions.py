@@ -1,7 +1,5 @@
 """The files that layout V3 has of every run: its config, its data state, its architecture."""
 
-from __future__ import annotations
-
 import math
 import shutil
 from collections.abc import Callable, Iterable
@@ -80,7 +78,7 @@ HYPERPARAMETERS = {
 
 
 @pytest.mark.parametrize("name", HYPERPARAMETERS)
-def test_hyperparameters_come_back_as_they_are_recorded(name: str, backend: Backend) -> None:
+def test_hyperparameters_come_back_as_they_are_recorded(name, backend):
     expected = recorded(HYPERPARAMETERS[name])
     companions.write_config(backend, run_file(expected))
     assert same(read_by_others(backend, names.config_file(RUN))["hyperparameters"], expected)
@@ -88,7 +86,7 @@ def test_hyperparameters_come_back_as_they_are_recorded(name: str, backend: Back
     assert same(companions.read_config(backend, RUN).hyperparameters, expected)
 
 
-def test_a_config_is_for_people(backend: Backend) -> None:
+def test_a_config_is_for_people(backend):
     settings = {"lr": 1e-4, "model": {"name": "gpt", "sizes": [1, 2]}}
     companions.write_config(backend, run_file(settings))
     *lines, updated, rest, digest = backend.read(names.config_file(RUN)).decode().splitlines()
@@ -120,13 +118,13 @@ def test_a_config_is_for_people(backend: Backend) -> None:
         b"[" * 5000,
     ],
 )
-def test_a_config_that_is_none_is_refused(text: bytes, backend: Backend) -> None:
+def test_a_config_that_is_none_is_refused(text, backend):
     backend.replace(names.config_file(RUN), text)
     with pytest.raises(DamagedFile, match="_config"):
         companions.read_config(backend, RUN)
 
 
-def test_a_config_keeps_what_a_later_version_adds_and_says_what_it_needs(backend: Backend) -> None:
+def test_a_config_keeps_what_a_later_version_adds_and_says_what_it_needs(backend):
     newer = msgspec.structs.replace(run_file({"lr": 1}), others={"colour": "blue"})
     companions.write_config(backend, newer)
     assert companions.read_config(backend, RUN) == newer
@@ -157,7 +155,7 @@ DATA_STATES = {
 
 
 @pytest.mark.parametrize("name", DATA_STATES)
-def test_a_data_state_comes_back(name: str, backend: Backend) -> None:
+def test_a_data_state_comes_back(name, backend):
     companions.write_data_state(backend, RUN, DATA_STATES[name])
     assert same(read_by_others(backend, names.data_state_file(RUN)), DATA_STATES[name])
     assert same(companions.read_data_state(backend, RUN), DATA_STATES[name])
@@ -180,15 +178,13 @@ def test_a_data_state_comes_back(name: str, backend: Backend) -> None:
         ({"uids": [2**70]}, EMPTY | {"uids": [2**70]}),
     ],
 )  # fmt: skip
-def test_data_of_other_types_is_written_plainly(
-    data: Any, expected: dict[str, Any], backend: Backend
-) -> None:
+def test_data_of_other_types_is_written_plainly(data, expected, backend):
     companions.write_data_state(backend, RUN, data)
     assert same(read_by_others(backend, names.data_state_file(RUN)), expected)
     assert same(companions.read_data_state(backend, RUN), expected)
 
 
-def test_a_data_state_of_v3_is_read(backend: Backend) -> None:
+def test_a_data_state_of_v3_is_read(backend):
     state = {"uids": ["a", 2], "discarded": None, "tags": {"a": ["x"]}}
     backend.replace(names.data_state_file(RUN), yaml.safe_dump(state).encode())
     assert companions.read_data_state(backend, RUN) == state | {"discarded": []}
@@ -211,13 +207,13 @@ def test_a_data_state_of_v3_is_read(backend: Backend) -> None:
         b"\xff\xfe",
     ],
 )
-def test_a_data_state_that_is_none_is_refused(text: bytes, backend: Backend) -> None:
+def test_a_data_state_that_is_none_is_refused(text, backend):
     backend.replace(names.data_state_file(RUN), text)
     with pytest.raises(DamagedFile, match="_data_state"):
         companions.read_data_state(backend, RUN)
 
 
-def test_a_file_of_any_length_is_not_read(backend: Backend, seams: Seams) -> None:
+def test_a_file_of_any_length_is_not_read(backend, seams):
     seams.bound("bytes of a data state", 100)
     companions.write_data_state(backend, RUN, {"uids": uids(20)})
     with pytest.raises(LimitExceeded, match="100"):
@@ -242,7 +238,7 @@ class Tied(torch.nn.Module):
         self.norm.bias = self.first.bias
 
 
-def test_the_architecture_of_a_module_is_described(backend: Backend) -> None:
+def test_the_architecture_of_a_module_is_described(backend):
     write_architecture(backend, Tied())
     found = companions.read_architecture(backend, RUN)
     linear = "torch.nn.modules.linear:Linear"
@@ -253,7 +249,7 @@ def test_the_architecture_of_a_module_is_described(backend: Backend) -> None:
     assert found["buffers"]["norm.num_batches_tracked"] == ["int64", []]
 
 
-def test_any_other_model_is_what_its_identity_sees(backend: Backend) -> None:
+def test_any_other_model_is_what_its_identity_sees(backend):
     model = {"layers": [np.zeros((2, 3)), torch.ones(2)], "kind": dict, 1: "x"}
     write_architecture(backend, model)
     assert companions.read_architecture(backend, RUN) == {
@@ -265,7 +261,7 @@ def test_any_other_model_is_what_its_identity_sees(backend: Backend) -> None:
     }
 
 
-def test_an_architecture_that_was_changed_is_refused(backend: Backend) -> None:
+def test_an_architecture_that_was_changed_is_refused(backend):
     write_architecture(backend, Tied())
     path = names.architecture_file(RUN)
     backend.replace(path, backend.read(path).replace(b"[3,2]", b"[2,3]"))
@@ -273,7 +269,7 @@ def test_an_architecture_that_was_changed_is_refused(backend: Backend) -> None:
         companions.read_architecture(backend, RUN)
 
 
-def test_that_of_another_model_is_refused(backend: Backend) -> None:
+def test_that_of_another_model_is_refused(backend):
     write_architecture(backend, {"a": 1})
     backend.replace(names.architecture_file("f" * 24), backend.read(names.architecture_file(RUN)))
     with pytest.raises(BadField):
@@ -283,7 +279,7 @@ def test_that_of_another_model_is_refused(backend: Backend) -> None:
 # In a store
 
 
-def test_a_new_run_has_them_all(store: Store, tmp_path: Path) -> None:
+def test_a_new_run_has_them_all(store, tmp_path):
     run = store.run(
         hp={"lr": 1, "steps": 10},
         model=torch.nn.Linear(2, 3),
@@ -309,7 +305,7 @@ def test_a_new_run_has_them_all(store: Store, tmp_path: Path) -> None:
     assert [name for name in left if not name.endswith(".lock")] == []
 
 
-def test_a_run_of_a_name_alone_has_empty_ones(store: Store) -> None:
+def test_a_run_of_a_name_alone_has_empty_ones(store):
     run = store.run("plain")
     assert companions.read_config(store.backend, run.hash).hyperparameters is None
     assert companions.read_data_state(store.backend, run.hash) == EMPTY
@@ -317,7 +313,7 @@ def test_a_run_of_a_name_alone_has_empty_ones(store: Store) -> None:
         companions.read_architecture(store.backend, run.hash)
 
 
-def test_they_are_there_before_the_run_is(store: Store, tmp_path: Path) -> None:
+def test_they_are_there_before_the_run_is(store, tmp_path):
     def fail(*_: Any) -> None:
         raise RuntimeError("the power failed")
 
@@ -330,7 +326,7 @@ def test_they_are_there_before_the_run_is(store: Store, tmp_path: Path) -> None:
         Store(tmp_path).known_run("plain", hp={"lr": 1})
 
 
-def test_a_run_without_them_opens(store: Store, tmp_path: Path) -> None:
+def test_a_run_without_them_opens(store, tmp_path):
     with store.run("old", hp={"lr": 1}) as run:
         run.save(1, {"a": 1})
     for name in ("HP", "data"):
@@ -340,7 +336,7 @@ def test_a_run_without_them_opens(store: Store, tmp_path: Path) -> None:
     assert again.run("old", hp={"lr": 1}).load() == {"a": 1}
 
 
-def test_a_run_whose_deletion_was_cut_short_lacks_none_of_them(store: Store, seams: Seams) -> None:
+def test_a_run_whose_deletion_was_cut_short_lacks_none_of_them(store, seams):
     left = [0]
 
     def killed(delete: Callable[[list[str]], None], files: Iterable[str]) -> None:
@@ -362,7 +358,7 @@ def test_a_run_whose_deletion_was_cut_short_lacks_none_of_them(store: Store, sea
 # What several runs share
 
 
-def test_runs_with_the_same_model_and_data_share_the_files(store: Store, tmp_path: Path) -> None:
+def test_runs_with_the_same_model_and_data_share_the_files(store, tmp_path):
     """The seed: "The model and data directories for the old hash can be referenced/reused since
     those components haven't changed."
     """
@@ -379,9 +375,7 @@ def test_runs_with_the_same_model_and_data_share_the_files(store: Store, tmp_pat
         assert one.read_bytes() != another.read_bytes()
 
 
-def test_a_file_that_was_damaged_is_not_shared_and_a_shared_one_outlives_its_runs(
-    store: Store, tmp_path: Path
-) -> None:
+def test_a_file_that_was_damaged_is_not_shared_and_a_shared_one_outlives_its_runs(store, tmp_path):
     data = {"uids": uids(10)}
     first, second = (store.run(hp={"lr": lr}, data=data) for lr in (1, 2))
     first.delete_all()

@@ -1,7 +1,5 @@
 """Roots that weightslab wrote: which are that, and how they are taken over."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path
@@ -17,7 +15,6 @@ from standfast.store.copies.imports import ImportedRoot, import_root
 from standfast.store.run import Run
 from standfast.store.v3.foreign import is_foreign
 from tests import WEIGHTSLAB
-from tests.kit.seams import Seams
 from tests.tensorfile.importers.weightslab_roots import (
     FIRST,
     LAYOUTS,
@@ -48,9 +45,7 @@ def _hashes(done: ImportedRoot) -> dict[str | None, str]:
 
 
 @LAYOUTS
-def test_weights_or_a_manifest_of_weightslab_make_a_root_foreign(
-    tmp_path: Path, short: bool
-) -> None:
+def test_weights_or_a_manifest_of_weightslab_make_a_root_foreign(tmp_path, short):
     assert is_foreign(WEIGHTSLAB)
     writer = Writer(tmp_path, short)
     assert not is_foreign(tmp_path)
@@ -62,7 +57,7 @@ def test_weights_or_a_manifest_of_weightslab_make_a_root_foreign(
     assert is_foreign(tmp_path)
 
 
-def test_a_store_is_not_foreign(store: standfast.Store, tmp_path: Path) -> None:
+def test_a_store_is_not_foreign(store, tmp_path):
     root = tmp_path / "store"
     assert not is_foreign(root)
     with store.run("gpt", hp={"lr": 0.1}) as run:
@@ -80,9 +75,7 @@ OURS = [
 
 
 @pytest.mark.parametrize("ours", OURS)
-def test_one_file_of_ours_or_our_manifest_makes_a_root_ours(
-    tmp_path: Path, ours: str | None
-) -> None:
+def test_one_file_of_ours_or_our_manifest_makes_a_root_ours(tmp_path, ours):
     writer = Writer(tmp_path, short=False)
     writer.experiment(FIRST, 100)
     if ours is None:
@@ -95,7 +88,7 @@ def test_one_file_of_ours_or_our_manifest_makes_a_root_ours(
     assert not is_foreign(tmp_path)
 
 
-def test_other_folders_and_pipes_are_not_foreign(tmp_path: Path) -> None:
+def test_other_folders_and_pipes_are_not_foreign(tmp_path):
     assert not is_foreign(tmp_path / "nothing")
     other = tmp_path / "checkpoints" / "models" / "bert"
     other.mkdir(parents=True)
@@ -109,7 +102,7 @@ def test_other_folders_and_pipes_are_not_foreign(tmp_path: Path) -> None:
 # Taking one over
 
 
-def test_the_root_that_weightslab_wrote_becomes_a_run(store: standfast.Store) -> None:
+def test_the_root_that_weightslab_wrote_becomes_a_run(store):
     before = everything_in(WEIGHTSLAB)
     (done,) = import_root(store, WEIGHTSLAB).runs
     assert done.experiment == WRITTEN
@@ -134,7 +127,7 @@ def test_the_root_that_weightslab_wrote_becomes_a_run(store: standfast.Store) ->
     assert everything_in(WEIGHTSLAB) == before
 
 
-def test_the_identity_is_that_of_the_parts(store: standfast.Store, tmp_path: Path) -> None:
+def test_the_identity_is_that_of_the_parts(store, tmp_path):
     writer = Writer(tmp_path / "root", short=False)
     writer.experiment(FIRST, 100)
     writer.config(FIRST, {"lr": 0.1, "experiment_name": "any"})
@@ -148,9 +141,7 @@ def test_the_identity_is_that_of_the_parts(store: standfast.Store, tmp_path: Pat
     assert known.hash == done.run.hash
 
 
-def test_an_import_can_be_repeated_when_the_root_has_grown(
-    store: standfast.Store, tmp_path: Path
-) -> None:
+def test_an_import_can_be_repeated_when_the_root_has_grown(store, tmp_path):
     writer = Writer(tmp_path / "root", short=True)
     writer.experiment(FIRST, 100, created="2026-01-21T08:00:00")
     writer.config(FIRST, {"lr": 0.1})
@@ -167,9 +158,7 @@ def test_an_import_can_be_repeated_when_the_root_has_grown(
     assert [(each.skipped, each.taken) for each in third.runs] == [([100, 200], []), ([100], [])]
 
 
-def test_experiments_that_come_to_the_same_are_runs_of_their_own(
-    store: standfast.Store, tmp_path: Path
-) -> None:
+def test_experiments_that_come_to_the_same_are_runs_of_their_own(store, tmp_path):
     writer = Writer(tmp_path / "root", short=False)
     writer.experiment(FIRST, 100, 200, created="2026-01-21T09:00:00")
     writer.experiment(SECOND, 100, created="2026-01-21T08:00:00")
@@ -184,9 +173,7 @@ def test_experiments_that_come_to_the_same_are_runs_of_their_own(
 
 
 @pytest.mark.parametrize("name", [None, "a/b", "latest", "two\nlines", "x" * 500])
-def test_without_a_name_that_a_run_may_have_it_is_called_by_the_hash(
-    store: standfast.Store, tmp_path: Path, name: str | None
-) -> None:
+def test_without_a_name_that_a_run_may_have_it_is_called_by_the_hash(store, tmp_path, name):
     writer = Writer(tmp_path / "root", short=True)
     writer.experiment(FIRST, 100, experiment_name=name)
     (done,) = import_root(store, writer.path).runs
@@ -194,7 +181,7 @@ def test_without_a_name_that_a_run_may_have_it_is_called_by_the_hash(
     assert store.resolve(FIRST).step == 100
 
 
-def test_one_experiment_may_be_given_a_name(store: standfast.Store, tmp_path: Path) -> None:
+def test_one_experiment_may_be_given_a_name(store, tmp_path):
     writer = Writer(tmp_path / "root", short=True)
     writer.experiment(FIRST, 100, experiment_name="theirs")
     assert import_root(store, writer.path, "mine").runs[0].run.name == "mine"
@@ -203,9 +190,7 @@ def test_one_experiment_may_be_given_a_name(store: standfast.Store, tmp_path: Pa
         import_root(store, writer.path, "mine")
 
 
-def test_what_is_damaged_is_listed_and_the_rest_taken(
-    store: standfast.Store, tmp_path: Path
-) -> None:
+def test_what_is_damaged_is_listed_and_the_rest_taken(store, tmp_path):
     writer = Writer(tmp_path / "root", short=False)
     writer.experiment(FIRST, 100, 200, 300, 400)
     torn = writer.weights(FIRST, 100)
@@ -227,8 +212,8 @@ def test_what_is_damaged_is_listed_and_the_rest_taken(
 
 
 def test_samples_that_cannot_be_read_here_stop_it_before_anything_is_saved(
-    store: standfast.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    store, tmp_path, monkeypatch
+):
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     writer = Writer(tmp_path / "root", short=True)
     writer.experiment(FIRST, 100)
@@ -238,7 +223,7 @@ def test_samples_that_cannot_be_read_here_stop_it_before_anything_is_saved(
     assert not (tmp_path / "store").exists()
 
 
-def test_a_pickle_that_would_run_code_is_not_run(store: standfast.Store, tmp_path: Path) -> None:
+def test_a_pickle_that_would_run_code_is_not_run(store, tmp_path):
     writer = Writer(tmp_path / "root", short=True)
     writer.experiment(FIRST, 100, 200)
     harmed = tmp_path / "harmed"
@@ -258,7 +243,7 @@ class _Harm:
         return os.mkdir, (str(self.path),)
 
 
-def test_a_disk_that_is_full_is_no_fault_of_the_root(store: standfast.Store, seams: Seams) -> None:
+def test_a_disk_that_is_full_is_no_fault_of_the_root(store, seams):
     seams.backend(free=lambda _: 100)
     with pytest.raises(NotEnoughSpace):
         import_root(store, WEIGHTSLAB)

@@ -1,7 +1,5 @@
 """A checkpoint as one whole torch file, under the name that layout V3 has for it."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil
@@ -82,7 +80,7 @@ def loaded(path: Path) -> Any:
 # What comes back
 
 
-def test_torch_and_the_store_read_the_state_with_its_types(run: Run) -> None:
+def test_torch_and_the_store_read_the_state_with_its_types(run):
     state = training_state()
     checkpoint = run.save(100, state, format="torch")
     back = loaded(named(run, 100))
@@ -98,14 +96,14 @@ def test_torch_and_the_store_read_the_state_with_its_types(run: Run) -> None:
     assert [file.name for file in checkpoint.head.files] == [path.name]
 
 
-def test_arrays_become_tensors_in_the_file(run: Run) -> None:
+def test_arrays_become_tensors_in_the_file(run):
     state = {"a": np.arange(6, dtype=np.int16).reshape(2, 3).T}
     run.save(1, state, format="torch")
     assert same(run.load(1), state)
     assert same(loaded(named(run, 1)), {"a": torch.tensor([[0, 3], [1, 4], [2, 5]]).short()})
 
 
-def test_it_holds_our_digests(run: Run) -> None:
+def test_it_holds_our_digests(run):
     run.save(1, training_state(), format="torch")
     assert standfast.verify(named(run, 1)).tensors == 24
     tensors = standfast.load(named(run, 1))
@@ -116,14 +114,14 @@ def test_it_holds_our_digests(run: Run) -> None:
 
 
 @pytest.mark.parametrize("state", [{}, {"a": 1}, 5, [], {"t": torch.empty(0)}])
-def test_a_state_without_any_bytes_is_a_file_too(state: Any, run: Run) -> None:
+def test_a_state_without_any_bytes_is_a_file_too(state, run):
     run.save(1, state, format="torch").verify()
     assert same(loaded(named(run, 1)), state)
     assert same(run.load(1), state)
     assert len(run.checkpoint(1).head.files) == 1
 
 
-def test_large_tensors_come_back_bit_by_bit(run: Run) -> None:
+def test_large_tensors_come_back_bit_by_bit(run):
     state = {"a": torch.from_numpy(chunks(1, 2)[: -5 * MIB]), "b": torch.from_numpy(chunks(3))}
     run.save(1, state, format="torch").verify()
     assert same(loaded(named(run, 1)), state)
@@ -131,7 +129,7 @@ def test_large_tensors_come_back_bit_by_bit(run: Run) -> None:
     assert standfast.verify(named(run, 1)).nbytes == 43 * MIB
 
 
-def test_two_leaves_of_one_path_are_no_damage(run: Run) -> None:
+def test_two_leaves_of_one_path_are_no_damage(run):
     state = {"a.b": torch.ones(2), "a": {"b": torch.zeros(2)}, 1: torch.ones(1), "1": 2}
     run.save(1, state, format="torch").verify()
     assert same(loaded(named(run, 1)), state)
@@ -156,7 +154,7 @@ SHARED = {
 
 
 @pytest.mark.parametrize("name", SHARED)
-def test_tied_tensors_stay_tied(name: str, run: Run) -> None:
+def test_tied_tensors_stay_tied(name, run):
     state = SHARED[name](torch.arange(1000.0))
     run.save(1, state, format="torch").verify()
     back = loaded(named(run, 1))
@@ -166,7 +164,7 @@ def test_tied_tensors_stay_tied(name: str, run: Run) -> None:
     standfast.verify(named(run, 1))
 
 
-def test_a_byte_between_the_elements_of_a_view_is_verified(run: Run) -> None:
+def test_a_byte_between_the_elements_of_a_view_is_verified(run):
     base = torch.arange(1000.0)
     run.save(1, SHARED["with a gap between"](base), format="torch")
     (path,) = whole_files(run)
@@ -175,7 +173,7 @@ def test_a_byte_between_the_elements_of_a_view_is_verified(run: Run) -> None:
         standfast.verify(path)
 
 
-def test_what_torch_cannot_read_is_refused_before_anything_is_written(run: Run) -> None:
+def test_what_torch_cannot_read_is_refused_before_anything_is_written(run):
     before = sorted(os.listdir(folder(run)))
     array = np.arange(10.0)
     for state, leaf in (
@@ -189,7 +187,7 @@ def test_what_torch_cannot_read_is_refused_before_anything_is_written(run: Run) 
     assert sorted(os.listdir(folder(run))) == before
 
 
-def test_what_does_not_fit_is_not_begun(run: Run, seams: Seams) -> None:
+def test_what_does_not_fit_is_not_begun(run, seams):
     seams.backend(free=lambda _: 2 * MIB)
     run.save(1, {"w": random_bytes(MIB - 4096)}, format="torch")
     with pytest.raises(NotEnoughSpace):
@@ -200,7 +198,7 @@ def test_what_does_not_fit_is_not_begun(run: Run, seams: Seams) -> None:
 # Together with other checkpoints
 
 
-def test_a_later_save_refers_to_its_chunks(run: Run) -> None:
+def test_a_later_save_refers_to_its_chunks(run):
     weight = random_bytes(MIB)
     run.save(1, {"w": weight, "n": random_bytes(100)}, format="torch")
     run.save(2, {"w": weight})
@@ -211,7 +209,7 @@ def test_a_later_save_refers_to_its_chunks(run: Run) -> None:
     assert not named(run, 2).exists()
 
 
-def test_a_whole_file_is_always_whole(run: Run) -> None:
+def test_a_whole_file_is_always_whole(run):
     state = {"w": random_bytes(MIB)}
     run.save(1, state)
     for step in (2, 3):
@@ -220,7 +218,7 @@ def test_a_whole_file_is_always_whole(run: Run) -> None:
     assert all(path.stat().st_size > MIB for path in whole_files(run))
 
 
-def test_another_run_refers_to_its_chunks_through_a_link(store: Store, run: Run) -> None:
+def test_another_run_refers_to_its_chunks_through_a_link(store, run):
     weight = random_bytes(MIB)
     run.save(1, {"w": weight}, format="torch")
     other = store.run("other")
@@ -233,7 +231,7 @@ def test_another_run_refers_to_its_chunks_through_a_link(store: Store, run: Run)
 # The V3 name
 
 
-def test_a_replaced_step_has_its_name_on_the_new_file_or_none(run: Run) -> None:
+def test_a_replaced_step_has_its_name_on_the_new_file_or_none(run):
     run.save(1, weight(1), format="torch")
     run.save(1, weight(2), format="torch", replace=True)
     assert same(loaded(named(run, 1)), weight(2))
@@ -244,7 +242,7 @@ def test_a_replaced_step_has_its_name_on_the_new_file_or_none(run: Run) -> None:
     assert same(run.load(1), weight(3))
 
 
-def test_a_deleted_checkpoint_has_no_name(run: Run) -> None:
+def test_a_deleted_checkpoint_has_no_name(run):
     for step in (1, 2):
         run.save(step, weight(step), format="torch")
     run.delete(1)
@@ -253,7 +251,7 @@ def test_a_deleted_checkpoint_has_no_name(run: Run) -> None:
     assert same(loaded(named(run, 2)), weight(2))
 
 
-def test_a_foreign_file_of_that_name_stays(run: Run) -> None:
+def test_a_foreign_file_of_that_name_stays(run):
     named(run, 1).write_bytes(b"mine")
     run.save(1, weight(1), format="torch")
     assert named(run, 1).read_bytes() == b"mine"
@@ -264,7 +262,7 @@ def test_a_foreign_file_of_that_name_stays(run: Run) -> None:
     assert named(run, 1).read_bytes() == b"mine"
 
 
-def test_a_copy_by_hand_of_another_step_is_foreign(run: Run) -> None:
+def test_a_copy_by_hand_of_another_step_is_foreign(run):
     run.save(1, weight(1), format="torch")
     shutil.copy(named(run, 1), named(run, 7))
     assert torch_names.our_names(run.store.backend, run.hash) == {
@@ -273,7 +271,7 @@ def test_a_copy_by_hand_of_another_step_is_foreign(run: Run) -> None:
 
 
 @pytest.mark.parametrize("who", ["the next writer", "doctor"])
-def test_a_name_that_is_gone_is_made_again(who: str, run: Run, tmp_path: Path) -> None:
+def test_a_name_that_is_gone_is_made_again(who, run, tmp_path):
     run.save(1, weight(1), format="torch")
     run.close()
     named(run, 1).unlink()
@@ -286,7 +284,7 @@ def test_a_name_that_is_gone_is_made_again(who: str, run: Run, tmp_path: Path) -
     assert same(loaded(named(run, 1)), weight(1))
 
 
-def test_names_on_the_wrong_file_and_of_nothing_are_put_right(run: Run) -> None:
+def test_names_on_the_wrong_file_and_of_nothing_are_put_right(run):
     for step in (1, 2):
         run.save(step, weight(step), format="torch")
     named(run, 1).unlink()
@@ -298,7 +296,7 @@ def test_names_on_the_wrong_file_and_of_nothing_are_put_right(run: Run) -> None:
         assert same(loaded(named(run, step)), weight(step))
 
 
-def test_without_links_the_name_is_a_copy(mount: Callable[..., Path]) -> None:
+def test_without_links_the_name_is_a_copy(mount):
     run = Store(mount(links=False)).run("whole")
     state = {"w": torch.from_numpy(random_bytes(20 * MIB + 77))}
     run.save(1, state, format="torch")
@@ -311,7 +309,7 @@ def test_without_links_the_name_is_a_copy(mount: Callable[..., Path]) -> None:
     assert not named(run, 1).exists()
 
 
-def test_it_works_in_memory() -> None:
+def test_it_works_in_memory():
     backend = MemoryBackend()
     run = Store(backend).run("whole")
     run.save(1, weight(1), format="torch").verify()
@@ -331,7 +329,7 @@ HARM: dict[str, Callable[[Run, Path], bytes | int]] = {
 
 
 @pytest.mark.parametrize("how", HARM)
-def test_damage_around_the_tensors_is_found(how: str, run: Run) -> None:
+def test_damage_around_the_tensors_is_found(how, run):
     checkpoint = run.save(1, weight(1), format="torch")
     (path,) = whole_files(run)
     run.save(2, weight(2), format="torch")
@@ -350,8 +348,8 @@ def test_damage_around_the_tensors_is_found(how: str, run: Run) -> None:
 @pytest.mark.parametrize("first", kept(range(1, 4), 1))
 @pytest.mark.parametrize("replace", [False, True])
 def test_a_failure_at_any_operation_leaves_the_old_file_or_the_new_one(
-    replace: bool, first: int, tmp_path: Path, seams: Seams
-) -> None:
+    replace, first, tmp_path, seams
+):
     seams.no_manifest()
     outcomes = set()
     for at in range(first, 100, 3):
@@ -382,9 +380,7 @@ def test_a_failure_at_any_operation_leaves_the_old_file_or_the_new_one(
 
 @pytest.mark.parametrize("format", ["torch", "safetensors"])
 @pytest.mark.parametrize("then", ["delete", "retain"])
-def test_whoever_deletes_after_a_kill_puts_the_name_right_first(
-    run: Run, format: str, then: str
-) -> None:
+def test_whoever_deletes_after_a_kill_puts_the_name_right_first(run, format, then):
     for step in (1, 2, 3):
         run.save(step, weight(step), format="torch")
 
@@ -411,9 +407,7 @@ def test_whoever_deletes_after_a_kill_puts_the_name_right_first(
 
 
 @pytest.mark.parametrize("format", ["torch", "safetensors"])
-def test_what_is_deleted_while_it_is_verified_is_gone_and_not_damaged(
-    run: Run, format: str, seams: Seams
-) -> None:
+def test_what_is_deleted_while_it_is_verified_is_gone_and_not_damaged(run, format, seams):
     for step in (1, 2):
         run.save(step, weight(step), format=format)
     checkpoint, backend = run.checkpoint(1), run.store.backend

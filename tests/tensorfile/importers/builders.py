@@ -1,7 +1,5 @@
 """Folders of checkpoints, laid out as Transformers and Lightning lay them out."""
 
-from __future__ import annotations
-
 import json
 import random
 from functools import cache

@@ -1,7 +1,5 @@
 """Folders of files as people write them, and what all kinds of folders have in common."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections import OrderedDict
@@ -31,7 +29,7 @@ def _first(path: Path) -> dict[str, Any]:
     return read_folder(path).found[0].state()
 
 
-def test_the_keys_of_a_checkpoint_become_parts(tmp_path: Path) -> None:
+def test_the_keys_of_a_checkpoint_become_parts(tmp_path):
     model, optimizer = trained()
     written = {
         "epoch": 7,
@@ -55,7 +53,7 @@ def test_the_keys_of_a_checkpoint_become_parts(tmp_path: Path) -> None:
     assert same(fresh.state_dict(), optimizer.state_dict())
 
 
-def test_what_is_no_dict_of_parts(tmp_path: Path) -> None:
+def test_what_is_no_dict_of_parts(tmp_path):
     named = {"model": "resnet", "state_dict": WEIGHTS, "step": 1}
     extra = trained()[0].state_dict()
     extra["_extra_state"] = {"scale": 2.0}
@@ -72,7 +70,7 @@ def test_what_is_no_dict_of_parts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", ["safetensors", "npz", "tenzor", "oxck", "pt"])
-def test_every_format_is_read_with_its_metadata(tmp_path: Path, suffix: str) -> None:
+def test_every_format_is_read_with_its_metadata(tmp_path, suffix):
     weights = {"w": np.array([1.5, math.inf, -0.0], np.float32)}
     standfast.save(tmp_path / f"any.{suffix}", weights, {"step": 100, "loss": 0.5})
     found = read_folder(tmp_path).found[0]
@@ -82,7 +80,7 @@ def test_every_format_is_read_with_its_metadata(tmp_path: Path, suffix: str) -> 
     assert state["metadata"] == {"step": 100, "loss": 0.5}
 
 
-def test_who_wrote_a_safetensors_file_is_no_metadata(tmp_path: Path) -> None:
+def test_who_wrote_a_safetensors_file_is_no_metadata(tmp_path):
     standfast.save(tmp_path / "net_1.safetensors", WEIGHTS, {"format": "pt"})
     assert same(_first(tmp_path), {"model": WEIGHTS})
 
@@ -109,14 +107,12 @@ def test_who_wrote_a_safetensors_file_is_no_metadata(tmp_path: Path) -> None:
         ("a_٣.pt", {}, 0),
     ],
 )
-def test_the_step_is_in_the_content_or_the_name(
-    tmp_path: Path, name: str, content: dict[str, Any], step: int
-) -> None:
+def test_the_step_is_in_the_content_or_the_name(tmp_path, name, content, step):
     save_torch(tmp_path / name, {"model": WEIGHTS} | content)
     assert _steps(read_folder(tmp_path)) == [step]
 
 
-def test_files_of_one_number_are_parts_of_one_checkpoint(tmp_path: Path) -> None:
+def test_files_of_one_number_are_parts_of_one_checkpoint(tmp_path):
     model, optimizer = trained()
     for number in (100, 20):
         save_torch(tmp_path / f"model_{number}.pt", model.state_dict())
@@ -128,7 +124,7 @@ def test_files_of_one_number_are_parts_of_one_checkpoint(tmp_path: Path) -> None
     assert len(folder.found[1].paths) == 2
 
 
-def test_parts_share_the_step_that_one_of_them_says(tmp_path: Path) -> None:
+def test_parts_share_the_step_that_one_of_them_says(tmp_path):
     save_torch(tmp_path / "model_3.pt", {"w": WEIGHTS, "step": 1500})
     save_torch(tmp_path / "optimizer_3.pt", {"param_groups": []})
     save_torch(tmp_path / "optimizer_4.pt", {"param_groups": []})
@@ -137,7 +133,7 @@ def test_parts_share_the_step_that_one_of_them_says(tmp_path: Path) -> None:
     assert list(folder.found[1].state()) == ["model", "optimizer"]
 
 
-def test_parts_without_any_number_are_of_step_0(tmp_path: Path) -> None:
+def test_parts_without_any_number_are_of_step_0(tmp_path):
     save_torch(tmp_path / "model.pt", WEIGHTS)
     save_torch(tmp_path / "optimizer.pt", {"param_groups": []})
     folder = read_folder(tmp_path)
@@ -148,7 +144,7 @@ def test_parts_without_any_number_are_of_step_0(tmp_path: Path) -> None:
         read_folder(tmp_path)
 
 
-def test_a_file_without_a_step_is_ignored_beside_others(tmp_path: Path) -> None:
+def test_a_file_without_a_step_is_ignored_beside_others(tmp_path):
     save_torch(tmp_path / "net_5.pt", WEIGHTS)
     save_torch(tmp_path / "pretrained.pt", WEIGHTS)
     folder = read_folder(tmp_path)
@@ -156,7 +152,7 @@ def test_a_file_without_a_step_is_ignored_beside_others(tmp_path: Path) -> None:
     assert [path.name for path, _ in folder.ignored] == ["pretrained.pt"]
 
 
-def test_two_different_files_of_one_step_are_refused(tmp_path: Path) -> None:
+def test_two_different_files_of_one_step_are_refused(tmp_path):
     save_torch(tmp_path / "a.pt", {"step": 5, "model": WEIGHTS})
     save_torch(tmp_path / "b.pt", {"step": 5, "model": {"weight": torch.zeros(3)}})
     with pytest.raises(errors.UnsupportedFile, match=r"a\.pt.*b\.pt.*5"):
@@ -172,7 +168,7 @@ def test_two_different_files_of_one_step_are_refused(tmp_path: Path) -> None:
         read_folder(tmp_path / "other")
 
 
-def test_best_and_last_are_the_checkpoints_of_their_steps(tmp_path: Path) -> None:
+def test_best_and_last_are_the_checkpoints_of_their_steps(tmp_path):
     for step in (1, 2, 3):
         save_torch(tmp_path / f"step_{step}.pt", {"step": step, "model": WEIGHTS})
     save_torch(tmp_path / "best.pt", {"step": 2, "model": WEIGHTS})
@@ -183,7 +179,7 @@ def test_best_and_last_are_the_checkpoints_of_their_steps(tmp_path: Path) -> Non
     assert sorted(path.name for path, _ in folder.ignored) == ["best.pt", "model_last.pt"]
 
 
-def test_values_of_other_types_become_plain_ones(tmp_path: Path) -> None:
+def test_values_of_other_types_become_plain_ones(tmp_path):
     becomes = {
         "size": (torch.Size([2, 3]), (2, 3)),
         "dtype": (torch.float32, "torch.float32"),
@@ -213,7 +209,7 @@ def test_values_of_other_types_become_plain_ones(tmp_path: Path) -> None:
     assert found.left_out == {}
 
 
-def test_keys_that_a_state_cannot_have_are_left_out(tmp_path: Path) -> None:
+def test_keys_that_a_state_cannot_have_are_left_out(tmp_path):
     save_torch(tmp_path / "a.pt", {"step": 1, "odd": {(1, 2): 3, "plain": 4, b"b": 5}})
     found = read_folder(tmp_path).found[0]
     assert found.state() == {"step": 1, "odd": {"plain": 4}}
@@ -222,7 +218,7 @@ def test_keys_that_a_state_cannot_have_are_left_out(tmp_path: Path) -> None:
     assert len(found.left_out) == 2
 
 
-def test_a_tree_hidden_beside_the_tree_is_bounded(tmp_path: Path) -> None:
+def test_a_tree_hidden_beside_the_tree_is_bounded(tmp_path):
     model = trained()[0].state_dict()
     deep: dict[str, Any] = {}
     for _ in range(300):
@@ -233,7 +229,7 @@ def test_a_tree_hidden_beside_the_tree_is_bounded(tmp_path: Path) -> None:
         _first(tmp_path)
 
 
-def test_tied_and_strided_tensors_keep_their_values(tmp_path: Path) -> None:
+def test_tied_and_strided_tensors_keep_their_values(tmp_path):
     base = torch.arange(12.0).reshape(3, 4)
     written = {"a": base, "b": base, "turned": base.t(), "part": base[1:, ::2]}
     save_torch(tmp_path / "net_1.pt", written)
@@ -242,13 +238,13 @@ def test_tied_and_strided_tensors_keep_their_values(tmp_path: Path) -> None:
     assert model["a"].data_ptr() == model["b"].data_ptr()
 
 
-def test_without_torch_tensors_are_arrays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_torch_tensors_are_arrays(tmp_path, monkeypatch):
     monkeypatch.delitem(frameworks._adapters, "torch")
     save_torch(tmp_path / "net_1.pt", {"a": torch.arange(3)})
     assert same(_first(tmp_path)["model"], {"a": np.arange(3)})
 
 
-def test_nothing_that_looks_like_a_checkpoint_is_said_so(tmp_path: Path) -> None:
+def test_nothing_that_looks_like_a_checkpoint_is_said_so(tmp_path):
     save_torch(tmp_path / "module" / "net_1.pt", torch.nn.Linear(1, 1))
     with pytest.raises(errors.UnknownFormat, match=r"net_1\.pt.*Linear"):
         read_folder(tmp_path / "module")
@@ -264,7 +260,7 @@ def test_nothing_that_looks_like_a_checkpoint_is_said_so(tmp_path: Path) -> None
         read_folder("a\0b")
 
 
-def test_links_are_followed_and_special_files_are_not_read(tmp_path: Path) -> None:
+def test_links_are_followed_and_special_files_are_not_read(tmp_path):
     target = save_torch(tmp_path / "elsewhere" / "net.pt", WEIGHTS)
     folder = tmp_path / "run"
     folder.mkdir()
@@ -278,7 +274,7 @@ def test_links_are_followed_and_special_files_are_not_read(tmp_path: Path) -> No
     assert [path.name for path, _ in read.ignored] == ["net_6.pt", "net_7.pt", "net_8.pt"]
 
 
-def test_a_damaged_file_raises_with_its_path(tmp_path: Path) -> None:
+def test_a_damaged_file_raises_with_its_path(tmp_path):
     path = save_torch(tmp_path / "net_5.pt", WEIGHTS)
     path.write_bytes(path.read_bytes()[:-50])
     with pytest.raises(errors.DamagedFile, match=r"net_5\.pt:"):

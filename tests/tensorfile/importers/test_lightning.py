@@ -1,7 +1,5 @@
 """Files that Lightning wrote, read back without it."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any
@@ -11,14 +9,13 @@ import torch
 
 from standfast.errors import RefusedPickle, UnknownFormat, UnsupportedFile
 from standfast.tensorfile.importers import read_folder
-from tests.kit.seams import Seams
 from tests.kit.stores import same
 from tests.tensorfile.importers.builders import lightning, save_torch, trained
 
 LOGS = "lightning_logs/version_0/checkpoints"
 
 
-def test_the_parts_of_a_checkpoint_come_back_bit_for_bit(tmp_path: Path) -> None:
+def test_the_parts_of_a_checkpoint_come_back_bit_for_bit(tmp_path):
     written = lightning(500)
     path = save_torch(tmp_path / LOGS / "epoch=3-step=500.ckpt", written)
     folder = read_folder(tmp_path)
@@ -39,22 +36,20 @@ def test_the_parts_of_a_checkpoint_come_back_bit_for_bit(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("given", ["", "lightning_logs", "lightning_logs/version_0", LOGS])
-def test_checkpoints_are_found_from_any_level(tmp_path: Path, given: str) -> None:
+def test_checkpoints_are_found_from_any_level(tmp_path, given):
     for step in (500, 1000):
         save_torch(tmp_path / LOGS / f"epoch=3-step={step}.ckpt", lightning(step))
     assert [found.step for found in read_folder(tmp_path / given).found] == [500, 1000]
 
 
-def test_files_further_down_are_not_looked_for(tmp_path: Path) -> None:
+def test_files_further_down_are_not_looked_for(tmp_path):
     save_torch(tmp_path / "a/b/c/d/epoch=3-step=500.ckpt", lightning(500))
     with pytest.raises(UnknownFormat):
         read_folder(tmp_path)
     assert len(read_folder(tmp_path / "a").found) == 1
 
 
-def test_a_folder_is_looked_into_once_and_one_that_cannot_be_is_ignored(
-    tmp_path: Path, seams: Seams
-) -> None:
+def test_a_folder_is_looked_into_once_and_one_that_cannot_be_is_ignored(tmp_path, seams):
     save_torch(tmp_path / "run_1" / "a.ckpt", lightning(500))
     (tmp_path / "latest-run").symlink_to("run_1")
     (tmp_path / "locked").mkdir()
@@ -70,7 +65,7 @@ def test_a_folder_is_looked_into_once_and_one_that_cannot_be_is_ignored(
     assert [path.name for path, _ in folder.ignored] == ["locked"]
 
 
-def test_metrics_are_the_scores_of_the_callback(tmp_path: Path) -> None:
+def test_metrics_are_the_scores_of_the_callback(tmp_path):
     written = lightning(500)
     (callback,) = written["callbacks"].values()
     nan = torch.tensor(float("nan"))
@@ -85,13 +80,13 @@ def test_metrics_are_the_scores_of_the_callback(tmp_path: Path) -> None:
         assert read_folder(tmp_path).found[0].metrics == metrics
 
 
-def test_the_best_is_the_one_that_the_newest_names(tmp_path: Path) -> None:
+def test_the_best_is_the_one_that_the_newest_names(tmp_path):
     for step in (500, 1000):
         save_torch(tmp_path / f"epoch=3-step={step}.ckpt", lightning(step))
     assert [found.best for found in read_folder(tmp_path).found] == [True, False]
 
 
-def test_last_is_taken_once_where_it_is_the_same_step(tmp_path: Path) -> None:
+def test_last_is_taken_once_where_it_is_the_same_step(tmp_path):
     save_torch(tmp_path / "epoch=3-step=500.ckpt", lightning(500))
     save_torch(tmp_path / "last.ckpt", lightning(500))
     folder = read_folder(tmp_path)
@@ -104,7 +99,7 @@ def test_last_is_taken_once_where_it_is_the_same_step(tmp_path: Path) -> None:
     assert [found.step for found in read_folder(tmp_path).found] == [500, 600]
 
 
-def test_two_files_of_one_step_are_one_if_their_tensors_are_the_same(tmp_path: Path) -> None:
+def test_two_files_of_one_step_are_one_if_their_tensors_are_the_same(tmp_path):
     written = lightning(500)
     save_torch(tmp_path / "epoch=3-step=500.ckpt", written)
     (callback,) = written["callbacks"].values()
@@ -118,7 +113,7 @@ def test_two_files_of_one_step_are_one_if_their_tensors_are_the_same(tmp_path: P
         read_folder(tmp_path)
 
 
-def test_objects_are_left_out_and_listed(tmp_path: Path) -> None:
+def test_objects_are_left_out_and_listed(tmp_path):
     written = lightning(500, hyper_parameters={"net": torch.nn.Linear(1, 1), "width": 3})
     written["lr_schedulers"] = [torch.nn.Linear(1, 1), {"last_epoch": 3}]
     written["state_dict"]._metadata["odd"] = torch.nn.Linear(1, 1)
@@ -139,7 +134,7 @@ def test_objects_are_left_out_and_listed(tmp_path: Path) -> None:
         read_folder(tmp_path, tensors_only=False)
 
 
-def test_what_is_not_of_lightning_is_ignored(tmp_path: Path) -> None:
+def test_what_is_not_of_lightning_is_ignored(tmp_path):
     save_torch(tmp_path / "a.ckpt", lightning(500))
     save_torch(tmp_path / "b.ckpt", {"weights": torch.ones(2)})
     nameless = lightning(500)

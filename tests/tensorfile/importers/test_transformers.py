@@ -1,7 +1,5 @@
 """Folders that the Trainer of Transformers wrote, read back without it."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path
@@ -45,7 +43,7 @@ def _shards(folder: Path, suffix: str = ".safetensors") -> dict[str, torch.Tenso
     return weights
 
 
-def test_every_part_of_a_checkpoint_comes_back_bit_for_bit(tmp_path: Path) -> None:
+def test_every_part_of_a_checkpoint_comes_back_bit_for_bit(tmp_path):
     model = write_transformers(tmp_path / "checkpoint-500", 500)
     write_transformers(tmp_path / "checkpoint-1000", 1000)
     folder = read_folder(tmp_path)
@@ -66,7 +64,7 @@ def test_every_part_of_a_checkpoint_comes_back_bit_for_bit(tmp_path: Path) -> No
     assert _ignored(folder) == {"training_args.bin", "tokenizer.json"}
 
 
-def test_an_optimizer_goes_on_from_what_was_read(tmp_path: Path) -> None:
+def test_an_optimizer_goes_on_from_what_was_read(tmp_path):
     write_transformers(tmp_path / "checkpoint-3", 3)
     model, optimizer = trained(3 + 1)
     state = read_folder(tmp_path).found[0].state()
@@ -83,7 +81,7 @@ def test_an_optimizer_goes_on_from_what_was_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".safetensors", ".bin"])
-def test_shards_become_one_model(tmp_path: Path, suffix: str) -> None:
+def test_shards_become_one_model(tmp_path, suffix):
     weights = _shards(tmp_path / "checkpoint-500", suffix)
     found = read_folder(tmp_path).found[0]
     assert same(found.state()["model"], weights)
@@ -91,7 +89,7 @@ def test_shards_become_one_model(tmp_path: Path, suffix: str) -> None:
     assert any(path.name.endswith(".index.json") for path in found.paths)
 
 
-def test_weights_in_a_file_of_torch_are_read_as_data(tmp_path: Path) -> None:
+def test_weights_in_a_file_of_torch_are_read_as_data(tmp_path):
     folder = tmp_path / "checkpoint-7"
     folder.mkdir()
     model, optimizer = trained()
@@ -102,7 +100,7 @@ def test_weights_in_a_file_of_torch_are_read_as_data(tmp_path: Path) -> None:
     assert read._metadata == model.state_dict()._metadata
 
 
-def test_a_folder_or_a_model_alone(tmp_path: Path) -> None:
+def test_a_folder_or_a_model_alone(tmp_path):
     given, alone, adapter = (
         tmp_path / "run/checkpoint-500",
         tmp_path / "alone",
@@ -125,7 +123,7 @@ def test_a_folder_or_a_model_alone(tmp_path: Path) -> None:
     assert same(model, {"lora_A": torch.ones(2, 3)})
 
 
-def test_the_final_model_is_ignored_beside_checkpoints(tmp_path: Path) -> None:
+def test_the_final_model_is_ignored_beside_checkpoints(tmp_path):
     write_transformers(tmp_path / "checkpoint-500", 500)
     standfast.save(tmp_path / "model.safetensors", trained()[0].state_dict())
     state = tmp_path / "trainer_state.json"
@@ -139,7 +137,7 @@ def test_the_final_model_is_ignored_beside_checkpoints(tmp_path: Path) -> None:
     assert [found.step for found in read_folder(tmp_path).found] == [500, 600]
 
 
-def test_the_random_states_of_ranks_are_kept_apart(tmp_path: Path) -> None:
+def test_the_random_states_of_ranks_are_kept_apart(tmp_path):
     folder = tmp_path / "checkpoint-5"
     write_transformers(folder, 5)
     (folder / "rng_state.pth").unlink()
@@ -150,7 +148,7 @@ def test_the_random_states_of_ranks_are_kept_apart(tmp_path: Path) -> None:
     assert same(read, expected)
 
 
-def test_metrics_are_those_that_were_logged_at_the_step(tmp_path: Path) -> None:
+def test_metrics_are_those_that_were_logged_at_the_step(tmp_path):
     history = [
         {"step": 300, "loss": 9.0, "eval_loss": 8.0},
         {"step": 480, "loss": 2.5, "learning_rate": 0.1},
@@ -164,21 +162,21 @@ def test_metrics_are_those_that_were_logged_at_the_step(tmp_path: Path) -> None:
     assert math.isnan(found.state()["trainer_state"]["log_history"][2]["grad_norm"])
 
 
-def test_the_best_is_the_one_that_the_newest_names(tmp_path: Path) -> None:
+def test_the_best_is_the_one_that_the_newest_names(tmp_path):
     for step, best in ((1, "out/checkpoint-1"), (2, r"C:\out\checkpoint-2"), (3, None)):
         folder = tmp_path / f"checkpoint-{step}"
         write_transformers(folder, step, best_model_checkpoint=best)
     assert [found.best for found in read_folder(tmp_path).found] == [False, True, False]
 
 
-def test_folders_of_one_step_are_refused(tmp_path: Path) -> None:
+def test_folders_of_one_step_are_refused(tmp_path):
     write_transformers(tmp_path / "checkpoint-500", 500)
     write_transformers(tmp_path / "checkpoint-501", 500)
     with pytest.raises(errors.UnsupportedFile):
         read_folder(tmp_path)
 
 
-def test_a_checkpoint_folder_without_a_checkpoint_is_ignored(tmp_path: Path) -> None:
+def test_a_checkpoint_folder_without_a_checkpoint_is_ignored(tmp_path):
     write_transformers(tmp_path / "checkpoint-500", 500)
     (tmp_path / "checkpoint-600" / "pytorch_model_fsdp_0").mkdir(parents=True)
     (tmp_path / "checkpoint-500" / "global_step500").mkdir()
@@ -197,9 +195,7 @@ def test_a_checkpoint_folder_without_a_checkpoint_is_ignored(tmp_path: Path) -> 
         ("model-00009-of-00002.safetensors", errors.MissingData),
     ],
 )
-def test_an_index_cannot_name_what_is_no_shard_of_the_folder(
-    tmp_path: Path, shard: Any, error: type[errors.DamagedFile]
-) -> None:
+def test_an_index_cannot_name_what_is_no_shard_of_the_folder(tmp_path, shard, error):
     folder = tmp_path / "checkpoint-500"
     _shards(folder)
     standfast.save(tmp_path / "model-00001-of-00002.safetensors", {"x": np.ones(1)})
@@ -209,7 +205,7 @@ def test_an_index_cannot_name_what_is_no_shard_of_the_folder(
         read_folder(tmp_path)
 
 
-def test_shards_that_do_not_add_up_are_refused(tmp_path: Path) -> None:
+def test_shards_that_do_not_add_up_are_refused(tmp_path):
     folder = tmp_path / "checkpoint-500"
     weights = _shards(folder)
     index = folder / "model.safetensors.index.json"
@@ -229,7 +225,7 @@ HOSTILE = [b'{"a": ' + b"[" * 100_000 + b"}", b'{"a": ' + b"9" * 5000 + b"}", b'
 HOSTILE += [b'{"a": "\xff"}', b"[1]", b"", b'{"global_step": -1}', b'{"global_step": "many"}']
 
 
-def test_hostile_json_is_refused_with_its_path(tmp_path: Path) -> None:
+def test_hostile_json_is_refused_with_its_path(tmp_path):
     folder = tmp_path / "checkpoint-500"
     write_transformers(folder, 500)
     twice = (b'{"global_step": 1, "global_step": 2}', errors.DuplicateKey)
@@ -239,7 +235,7 @@ def test_hostile_json_is_refused_with_its_path(tmp_path: Path) -> None:
             read_folder(tmp_path)
 
 
-def test_endless_json_is_refused_before_it_is_read(tmp_path: Path) -> None:
+def test_endless_json_is_refused_before_it_is_read(tmp_path):
     write_transformers(tmp_path / "checkpoint-500", 500)
     with (tmp_path / "checkpoint-500" / "config.json").open("wb") as file:
         file.truncate((64 << 20) + 1)
@@ -247,7 +243,7 @@ def test_endless_json_is_refused_before_it_is_read(tmp_path: Path) -> None:
         read_folder(tmp_path).found[0].state()
 
 
-def test_damage_in_any_part_is_found_with_its_path(tmp_path: Path) -> None:
+def test_damage_in_any_part_is_found_with_its_path(tmp_path):
     folder = tmp_path / "checkpoint-500"
     write_transformers(folder, 500)
     weights = folder / "model.safetensors"

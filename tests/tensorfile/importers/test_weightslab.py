@@ -43,7 +43,7 @@ def _written(path: Path, short: bool = True) -> Writer:
     return writer
 
 
-def test_the_root_that_weightslab_wrote() -> None:
+def test_the_root_that_weightslab_wrote():
     root = read_root(WEIGHTSLAB)
     assert root.latest == WRITTEN
     assert root.problems == []
@@ -62,7 +62,7 @@ def test_the_root_that_weightslab_wrote() -> None:
     assert experiment.file_of(200)[0] == 25_457
 
 
-def test_its_weights_are_what_torch_reads() -> None:
+def test_its_weights_are_what_torch_reads():
     experiment = _only(WEIGHTSLAB)
     for step, path in experiment.checkpoints.items():
         expected = torch.load(path, weights_only=True)
@@ -79,7 +79,7 @@ def test_its_weights_are_what_torch_reads() -> None:
         assert experiment.model(step) == specs
 
 
-def test_reading_changes_nothing() -> None:
+def test_reading_changes_nothing():
     before = everything_in(WEIGHTSLAB)
     experiment = _only(WEIGHTSLAB)
     experiment.config(), experiment.data_state(), experiment.found(100).state()
@@ -87,7 +87,7 @@ def test_reading_changes_nothing() -> None:
 
 
 @LAYOUTS
-def test_each_layout(tmp_path: Path, short: bool) -> None:
+def test_each_layout(tmp_path, short):
     writer = Writer(tmp_path, short)
     writer.experiment(SECOND, 7, created="2026-01-21T08:00:00", last_used="2026-01-21T08:45:00")
     writer.experiment(FIRST, 200, 10_000_000, 2_000_000, 30, last_used="2026-01-21T10:30:00")
@@ -107,7 +107,7 @@ def test_each_layout(tmp_path: Path, short: bool) -> None:
 
 
 @LAYOUTS
-def test_without_a_manifest_the_names_of_files_count(tmp_path: Path, short: bool) -> None:
+def test_without_a_manifest_the_names_of_files_count(tmp_path, short):
     writer = Writer(tmp_path, short)
     writer.experiment(SECOND, 7)
     writer.experiment(FIRST, 100)
@@ -139,7 +139,7 @@ BAD_MANIFESTS = {
 
 
 @pytest.mark.parametrize("name", BAD_MANIFESTS)
-def test_of_a_bad_manifest_the_names_of_files_are_left(tmp_path: Path, name: str) -> None:
+def test_of_a_bad_manifest_the_names_of_files_are_left(tmp_path, name):
     writer = _written(tmp_path, short=False)
     writer.manifest.write_bytes(BAD_MANIFESTS[name])
     with processor_limit(5):
@@ -149,7 +149,7 @@ def test_of_a_bad_manifest_the_names_of_files_are_left(tmp_path: Path, name: str
     assert {path for path, _ in root.problems} == {writer.manifest}
 
 
-def test_a_manifest_that_is_too_large_or_a_pipe_is_not_read(tmp_path: Path) -> None:
+def test_a_manifest_that_is_too_large_or_a_pipe_is_not_read(tmp_path):
     writer = _written(tmp_path)
     os.truncate(writer.manifest, 1 << 40)
     root = read_root(tmp_path)
@@ -160,7 +160,7 @@ def test_a_manifest_that_is_too_large_or_a_pipe_is_not_read(tmp_path: Path) -> N
     assert len(read_root(tmp_path).problems) == 1
 
 
-def test_values_of_the_wrong_types_are_not_taken(tmp_path: Path) -> None:
+def test_values_of_the_wrong_types_are_not_taken(tmp_path):
     writer = Writer(tmp_path, short=True)
     entry: dict[str, Any] = {"experiment_name": ["x"], "created": 7, "last_used": "yesterday"}
     writer.experiment(FIRST, 100, **entry)
@@ -168,7 +168,7 @@ def test_values_of_the_wrong_types_are_not_taken(tmp_path: Path) -> None:
     assert (experiment.name, experiment.created, experiment.last_used) == (None, None, None)
 
 
-def test_only_names_of_weights_are_weights(tmp_path: Path) -> None:
+def test_only_names_of_weights_are_weights(tmp_path):
     writer = _written(tmp_path)
     folder = writer.weights(FIRST, 100).parent
     for name in (
@@ -189,7 +189,7 @@ def test_only_names_of_weights_are_weights(tmp_path: Path) -> None:
     assert list(root.experiments[FIRST].checkpoints) == [100]
 
 
-def test_a_step_is_taken_once(tmp_path: Path) -> None:
+def test_a_step_is_taken_once(tmp_path):
     writer = _written(tmp_path)
     twice = writer.weights(FIRST, 100).with_name(f"{FIRST}_step_0000100.pt")
     twice.write_bytes(b"")
@@ -198,7 +198,7 @@ def test_a_step_is_taken_once(tmp_path: Path) -> None:
     assert len(root.problems) == 1
 
 
-def test_links_out_of_the_root_are_not_followed(tmp_path: Path) -> None:
+def test_links_out_of_the_root_are_not_followed(tmp_path):
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / f"{SECOND}_step_000100.pt").write_bytes(b"")
@@ -222,7 +222,7 @@ def test_links_out_of_the_root_are_not_followed(tmp_path: Path) -> None:
         root.experiments[FIRST].config()
 
 
-def test_a_folder_that_is_no_root(tmp_path: Path) -> None:
+def test_a_folder_that_is_no_root(tmp_path):
     with pytest.raises(errors.MissingFile):
         read_root(tmp_path)
     (tmp_path / "checkpoints").mkdir()
@@ -231,7 +231,7 @@ def test_a_folder_that_is_no_root(tmp_path: Path) -> None:
         read_root(tmp_path)
 
 
-def test_a_damaged_configuration_is_refused(tmp_path: Path) -> None:
+def test_a_damaged_configuration_is_refused(tmp_path):
     path = _written(tmp_path).config(FIRST, {})
     wrong = (b"hyperparameters: 7", b"hyperparameters: [1]")
     for content in (b"", b"[1]", b"a: 1", b"a: *b", b"{", *wrong):
@@ -258,7 +258,7 @@ def writer(tmp_path: Path) -> Writer:
         {"uids": [], "tags": {"a": None}},
     ],
 )
-def test_a_data_state_of_the_wrong_types_is_refused(writer: Writer, content: Any) -> None:
+def test_a_data_state_of_the_wrong_types_is_refused(writer, content):
     path = writer.data_state(FIRST, content)
     with pytest.raises(errors.BadField, match=r"data_state\.yaml"):
         _only(writer.path).data_state()
@@ -288,7 +288,7 @@ def _columns(rows: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 @LAYOUTS
-def test_a_snapshot_of_rows_or_of_columns(tmp_path: Path, short: bool) -> None:
+def test_a_snapshot_of_rows_or_of_columns(tmp_path, short):
     writer = Writer(tmp_path, short)
     writer.experiment(FIRST, 100)
     columns = _columns(ROWS)
@@ -303,7 +303,7 @@ def test_a_snapshot_of_rows_or_of_columns(tmp_path: Path, short: bool) -> None:
         assert tags == {uid: sorted(names) for uid, names in SAMPLES["tags"].items()}
 
 
-def test_a_table_of_another_shape_stays_as_it_is(writer: Writer) -> None:
+def test_a_table_of_another_shape_stays_as_it_is(writer):
     tables = [{"some": ["thing"]}, [1, 2], "text", 7, [{"id": "a"}], [{"sample_id": [1]}]]
     tables += [{"sample_id": 7}, {"sample_id": ["a"], "tag": "x"}]
     for table in [*tables, [{"sample_id": "a", "tag": {"x": 1}}]]:
@@ -313,7 +313,7 @@ def test_a_table_of_another_shape_stays_as_it_is(writer: Writer) -> None:
     assert _only(writer.path).data_state() == {"uids": [], "discarded": [], "tags": {}}
 
 
-def test_a_table_beside_the_snapshot(writer: Writer) -> None:
+def test_a_table_beside_the_snapshot(writer):
     name = f"{FIRST[16:]}_data_snapshot.data.json"
     path = writer.snapshot(FIRST, {"data_format": "json", "data_file": name})
     with pytest.raises(errors.MissingFile):
@@ -327,7 +327,7 @@ def test_a_table_beside_the_snapshot(writer: Writer) -> None:
         _only(writer.path).data_state()
 
 
-def test_no_name_in_a_snapshot_becomes_a_path(writer: Writer) -> None:
+def test_no_name_in_a_snapshot_becomes_a_path(writer):
     for name in ("../secret.json", "/etc/passwd", "other.parquet", 7, ["a"]):
         writer.snapshot(FIRST, {"data_file": name})
         with pytest.raises(errors.BadField):
@@ -341,7 +341,7 @@ def _write_parquet(writer: Writer) -> Path:
     return path
 
 
-def test_a_parquet_file_needs_pyarrow(writer: Writer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_parquet_file_needs_pyarrow(writer, monkeypatch):
     path = _write_parquet(writer)
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     with pytest.raises(errors.UnsupportedFile, match=path.name):
@@ -368,7 +368,7 @@ class _Parquet:
         )
 
 
-def test_a_parquet_file(writer: Writer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_parquet_file(writer, monkeypatch):
     _write_parquet(writer)
     pyarrow: Any = types.ModuleType("pyarrow.parquet")
     for name in ("pyarrow", "pyarrow.parquet"):
@@ -388,7 +388,7 @@ def test_a_parquet_file(writer: Writer, monkeypatch: pytest.MonkeyPatch) -> None
             _only(writer.path).data_state()
 
 
-def test_torn_files_give_a_value_or_an_error_of_ours(writer: Writer) -> None:
+def test_torn_files_give_a_value_or_an_error_of_ours(writer):
     config = writer.config(FIRST, {"lr": 0.1, "layers": [1, 2]})
     snapshot = writer.snapshot(FIRST, {"data": ROWS[:2]})
     whole, table = config.read_bytes(), snapshot.read_bytes()

@@ -1,7 +1,5 @@
 """Roots as weightslab writes them, in both layouts, and all that is in a folder."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

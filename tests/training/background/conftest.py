@@ -1,7 +1,5 @@
 """A run, and what saves into it in the background."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A program, run with `-m`, that saves in the background until it is killed."""
 
-from __future__ import annotations
-
 import itertools
 import sys
 import time

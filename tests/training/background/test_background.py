@@ -1,7 +1,5 @@
 """Saves in the background: what is saved, when what is called, and what the helper process is."""
 
-from __future__ import annotations
-
 import gc
 import os
 import signal
@@ -17,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from standfast import Run, Store
+from standfast import Store
 from standfast.errors import BadLabel, NotOpen, RefusedState, SlowSaves, StepExists
 from standfast.files import mapping
 from standfast.store.backends.memory import MemoryBackend
@@ -27,7 +25,6 @@ from standfast.store.schema.record import Head
 from standfast.training.background.background import Background
 from tests.files.staging.test_staging import mappings
 from tests.kit.descriptors import open_files
-from tests.kit.seams import Seams
 from tests.kit.stores import bytes_written, record_path, same
 from tests.training.background.saver import helper
 
@@ -50,7 +47,7 @@ def wait_for(gate: threading.Event) -> None:
 
 
 @pytest.mark.guarantee("G4")
-def test_what_was_saved_is_loaded_bit_for_bit(run: Run, background: Background) -> None:
+def test_what_was_saved_is_loaded_bit_for_bit(run, background):
     background.save(state(1), 1, metrics={"loss": 0.5}, epoch=3, best=True)
     background.save(state(2), 2)
     background.wait()
@@ -76,7 +73,7 @@ def test_what_was_saved_is_loaded_bit_for_bit(run: Run, background: Background) 
 
 
 @pytest.mark.guarantee("G4")
-def test_the_state_may_change_as_soon_as_save_returns(run: Run, background: Background) -> None:
+def test_the_state_may_change_as_soon_as_save_returns(run, background):
     saved, expected = state(1), state(1)
     for step in range(1, 6):
         background.save(saved, step)
@@ -89,9 +86,7 @@ def test_the_state_may_change_as_soon_as_save_returns(run: Run, background: Back
         expected["optimizer"]["moment"] += 1
 
 
-def test_states_of_other_shapes_and_sizes_follow_each_other(
-    run: Run, background: Background
-) -> None:
+def test_states_of_other_shapes_and_sizes_follow_each_other(run, background):
     large = {"frozen": np.random.default_rng(0).random(1_000_000), "step": np.zeros(1)}
     states: list[Any] = [
         *({"a": np.arange(10)}, {"a": np.arange(10.0)}),
@@ -115,9 +110,7 @@ def test_states_of_other_shapes_and_sizes_follow_each_other(
     assert same(run.load(100), large)
 
 
-def test_what_is_refused_is_raised_once_and_the_next_save_works(
-    run: Run, background: Background
-) -> None:
+def test_what_is_refused_is_raised_once_and_the_next_save_works(run, background):
     with pytest.raises(BadLabel):
         background.save(state(1), -1)
     with pytest.raises(BadLabel):
@@ -137,9 +130,7 @@ def test_what_is_refused_is_raised_once_and_the_next_save_works(
     assert same(run.load(), state(2))
 
 
-def test_callbacks_run_in_the_background_before_and_after_the_commit(
-    run: Run, background: Background
-) -> None:
+def test_callbacks_run_in_the_background_before_and_after_the_commit(run, background):
     calls: list[tuple[str, bool, bool]] = []
     heads: list[Head] = []
 
@@ -157,9 +148,7 @@ def test_callbacks_run_in_the_background_before_and_after_the_commit(
     assert heads == [run.checkpoint(1).head]
 
 
-def test_whoever_waits_for_a_save_can_be_interrupted_and_is_told_how_long(
-    run: Run, background: Background
-) -> None:
+def test_whoever_waits_for_a_save_can_be_interrupted_and_is_told_how_long(run, background):
     gate = threading.Event()
     background.save(state(1), 1, before_commit=lambda: wait_for(gate))
     background.wait(0.05)
@@ -178,9 +167,7 @@ def test_whoever_waits_for_a_save_can_be_interrupted_and_is_told_how_long(
     assert same(run.load(), state(2))
 
 
-def test_the_helper_has_nothing_of_this_process_but_a_socket_and_the_staging(
-    run: Run, background: Background
-) -> None:
+def test_the_helper_has_nothing_of_this_process_but_a_socket_and_the_staging(run, background):
     background.save(state(1), 1)
     background.wait()
     number = helper(background)
@@ -199,9 +186,7 @@ def test_the_helper_has_nothing_of_this_process_but_a_socket_and_the_staging(
 
 
 @pytest.mark.parametrize("moment", ["starting", "running"])
-def test_what_tells_a_job_to_stop_does_not_stop_the_helper(
-    run: Run, background: Background, moment: str
-) -> None:
+def test_what_tells_a_job_to_stop_does_not_stop_the_helper(run, background, moment):
     background.start()
     if moment == "running":
         background.save(state(1), 1)
@@ -215,7 +200,7 @@ def test_what_tells_a_job_to_stop_does_not_stop_the_helper(
     assert same(run.load(), state(2))
 
 
-def test_closing_ends_the_helper_and_the_thread_and_gives_the_memory_back(run: Run) -> None:
+def test_closing_ends_the_helper_and_the_thread_and_gives_the_memory_back(run):
     background, many = Background(run), {i: np.ones(1) for i in range(300)}
     large = {"weight": np.ones(3_000_000), "small": many}
     background.start()
@@ -238,7 +223,7 @@ def test_closing_ends_the_helper_and_the_thread_and_gives_the_memory_back(run: R
         background.save(large, 2)
 
 
-def test_close_does_not_wait_for_memory_that_is_being_warmed(run: Run, seams: Seams) -> None:
+def test_close_does_not_wait_for_memory_that_is_being_warmed(run, seams):
     began, closing, sizes = threading.Event(), threading.Event(), []
 
     def madvise(real: Any, address: Any, size: Any, advice: Any) -> int:
@@ -259,7 +244,7 @@ def test_close_does_not_wait_for_memory_that_is_being_warmed(run: Run, seams: Se
 
 
 @pytest.mark.long
-def test_saves_do_not_make_the_process_grow(run: Run, background: Background) -> None:
+def test_saves_do_not_make_the_process_grow(run, background):
     def taken() -> tuple[int, int, int]:
         gc.collect()
         staging = os.fstat(background._stagings.all[0].fileno())
@@ -278,7 +263,7 @@ def test_saves_do_not_make_the_process_grow(run: Run, background: Background) ->
     assert len(os.listdir("/proc/self/fd")) <= fds  # what other tests had open may be closed
 
 
-def test_a_store_in_memory_is_saved_into_by_the_thread() -> None:
+def test_a_store_in_memory_is_saved_into_by_the_thread():
     with Store(MemoryBackend()).run("gpt") as run:
         background = Background(run)
         background.save(state(1), 1)
@@ -288,9 +273,7 @@ def test_a_store_in_memory_is_saved_into_by_the_thread() -> None:
 
 
 @pytest.mark.parametrize("python", ["/nonexistent/python", "/bin/false", ""])
-def test_without_a_helper_the_thread_saves_and_warns_once(
-    run: Run, python: str, seams: Seams
-) -> None:
+def test_without_a_helper_the_thread_saves_and_warns_once(run, python, seams):
     seams.system(sys, executable=python)
     background = Background(run)
 
@@ -307,7 +290,7 @@ def test_without_a_helper_the_thread_saves_and_warns_once(
     assert same(run.load(2), state(2))
 
 
-def test_a_forked_child_can_neither_save_nor_harm(run: Run, background: Background) -> None:
+def test_a_forked_child_can_neither_save_nor_harm(run, background):
     gate = threading.Event()
     background.save(state(1), 1, before_commit=lambda: wait_for(gate))
     helper(background)
@@ -327,9 +310,7 @@ def test_a_forked_child_can_neither_save_nor_harm(run: Run, background: Backgrou
     assert same(run.load(), state(2))
 
 
-def test_a_child_forked_while_the_helper_starts_has_no_end_of_its_line(
-    run: Run, seams: Seams
-) -> None:
+def test_a_child_forked_while_the_helper_starts_has_no_end_of_its_line(run, seams):
     starting, before = threading.Event(), open_files("socket:")
 
     def slowly(popen: Any, *arguments: Any, **options: Any) -> Any:

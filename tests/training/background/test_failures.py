@@ -1,7 +1,5 @@
 """Saves in the background when something goes wrong: nothing is lost, and nobody waits forever."""
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import os
@@ -56,7 +54,7 @@ def ends(process: int) -> bool:
     return False
 
 
-def test_a_killed_helper_fails_its_save_and_no_other(run: Run, saved: Background) -> None:
+def test_a_killed_helper_fails_its_save_and_no_other(run, saved):
     killed, before = helper(saved), sorted(os.listdir(folder(run)))
 
     def send_and_kill(send: Any, data: bytes) -> None:
@@ -84,9 +82,7 @@ def test_a_killed_helper_fails_its_save_and_no_other(run: Run, saved: Background
 
 
 @pytest.mark.parametrize("is_killed", [True, False])
-def test_what_was_written_without_a_commit_is_deleted(
-    run: Run, saved: Background, is_killed: bool
-) -> None:
+def test_what_was_written_without_a_commit_is_deleted(run, saved, is_killed):
     error = ValueError("the metrics could not be written")
 
     def refuse() -> None:
@@ -102,7 +98,7 @@ def test_what_was_written_without_a_commit_is_deleted(
     assert sorted(os.listdir(folder(run))) == before
 
 
-def test_a_helper_that_ends_after_the_commit_has_not_failed(run: Run, saved: Background) -> None:
+def test_a_helper_that_ends_after_the_commit_has_not_failed(run, saved):
     saved.save(sized(2, SIZE), 2, before_commit=lambda: os.kill(helper(saved), signal.SIGKILL))
     saved.wait()
     assert sound_step(run, SIZE) == 2
@@ -117,9 +113,7 @@ def test_a_helper_that_ends_after_the_commit_has_not_failed(run: Run, saved: Bac
     assert sound_step(run, SIZE) == 4
 
 
-def test_what_was_started_and_is_no_helper_is_killed_and_done_without(
-    run: Run, tmp_path: Path, seams: Seams
-) -> None:
+def test_what_was_started_and_is_no_helper_is_killed_and_done_without(run, tmp_path, seams):
     program, processes = tmp_path / "program", tmp_path / "processes"
     program.write_text(f"#!/bin/sh\nsleep 600 &\necho $$ $! > {processes}\nwait\n")
     program.chmod(0o700)
@@ -139,9 +133,7 @@ def test_what_was_started_and_is_no_helper_is_killed_and_done_without(
     assert sound_step(run, SIZE) == 2
 
 
-def test_a_helper_that_was_never_sent_a_shape_is_sent_it_with_the_next_job(
-    run: Run, saved: Background
-) -> None:
+def test_a_helper_that_was_never_sent_a_shape_is_sent_it_with_the_next_job(run, saved):
     number, other = helper(saved), SIZE + MIB  # another shape than that of step 1
 
     def refuse(*_: Any) -> None:
@@ -163,9 +155,7 @@ def limit_files(background: Background) -> None:
 
 
 @pytest.mark.guarantee("G5")
-def test_a_disk_that_takes_no_more_is_reported_at_the_next_call(
-    run: Run, saved: Background
-) -> None:
+def test_a_disk_that_takes_no_more_is_reported_at_the_next_call(run, saved):
     limit_files(saved)
     saved.save(sized(2, SIZE), 2)
     with pytest.raises(WriteFailed, match=names.run_folder(run.hash)) as caught:
@@ -180,7 +170,7 @@ def test_a_disk_that_takes_no_more_is_reported_at_the_next_call(
     assert sound_step(run, SIZE) == 1
 
 
-def test_a_run_whose_lock_was_deleted_is_not_committed_into(run: Run, saved: Background) -> None:
+def test_a_run_whose_lock_was_deleted_is_not_committed_into(run, saved):
     (lock,) = Path(run.store.url, ".standfast", "locks").glob(f"{run.hash}.lock")
     saved.save(sized(2, SIZE), 2, before_commit=lock.unlink)
     with pytest.raises(RunBusy):
@@ -191,7 +181,7 @@ def test_a_run_whose_lock_was_deleted_is_not_committed_into(run: Run, saved: Bac
 
 
 @pytest.mark.parametrize("parent", ["this", "another"])
-def test_a_helper_dies_with_its_parent(parent: str) -> None:
+def test_a_helper_dies_with_its_parent(parent):
     pid = os.getpid()
     child = os.fork()
     if not child:
@@ -228,7 +218,7 @@ def wait_until(found: Callable[[], Any]) -> None:
 
 
 @pytest.mark.guarantee("G16")
-def test_a_kill_during_a_large_save_leaves_no_process_no_lock_and_no_file(tmp_path: Path) -> None:
+def test_a_kill_during_a_large_save_leaves_no_process_no_lock_and_no_file(tmp_path):
     size = 64 * MIB
     child = start(tmp_path, "once", size)
     number = int(line(child))
@@ -244,7 +234,7 @@ def test_a_kill_during_a_large_save_leaves_no_process_no_lock_and_no_file(tmp_pa
 
 @pytest.mark.long
 @pytest.mark.guarantee("G1")
-def test_a_kill_at_any_moment_leaves_a_sound_store(tmp_path: Path) -> None:
+def test_a_kill_at_any_moment_leaves_a_sound_store(tmp_path):
     moments = random.Random(0)
     stores = [tmp_path / str(number) for number in range(5)]
     steps = dict.fromkeys(stores, 0)
@@ -265,7 +255,7 @@ def test_a_kill_at_any_moment_leaves_a_sound_store(tmp_path: Path) -> None:
         assert all(map(ends, helpers))
 
 
-def test_a_program_that_ends_without_closing_has_saved(tmp_path: Path) -> None:
+def test_a_program_that_ends_without_closing_has_saved(tmp_path):
     child = start(tmp_path, "forget", SIZE)
     child.communicate()
     assert child.returncode == 0

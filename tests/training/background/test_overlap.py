@@ -1,13 +1,10 @@
 """Copies that go on during the next step: what is committed is one step, never two."""
 
-from __future__ import annotations
-
 import copy
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -134,9 +131,7 @@ def settled(program: Program) -> None:
         time.sleep(0.01)
 
 
-def test_a_step_returns_before_what_the_optimizer_owns_is_copied(
-    program: Program, device: LateDevice
-) -> None:
+def test_a_step_returns_before_what_the_optimizer_owns_is_copied(program, device):
     with device.held():
         program.save()
         program.forward_and_backward()
@@ -147,7 +142,7 @@ def test_a_step_returns_before_what_the_optimizer_owns_is_copied(
     assert sum(piece.target.size for piece in device.out) >= 3 * parameters
 
 
-def test_the_optimizer_waits_for_the_copies(program: Program, device: LateDevice) -> None:
+def test_the_optimizer_waits_for_the_copies(program, device):
     program.train()
     for _ in range(5):
         with device.held():
@@ -162,9 +157,7 @@ def test_the_optimizer_waits_for_the_copies(program: Program, device: LateDevice
     [{"buffer": 64}, {"optimizer": Hookless}, {"overlap": False}],
     ids=["a buffer", "no hooks", "no overlap"],
 )
-def test_what_cannot_be_overlapped_is_waited_for(
-    device: LateDevice, options: dict[str, Any]
-) -> None:
+def test_what_cannot_be_overlapped_is_waited_for(device, options):
     program = Program(**options)
     with program.ckpt:
         for _ in range(3):
@@ -177,9 +170,7 @@ def test_what_cannot_be_overlapped_is_waited_for(
         assert program.saved() == {1: True, 2: True, 3: True}
 
 
-def test_gradients_may_be_accumulated_over_several_saves(
-    program: Program, device: LateDevice
-) -> None:
+def test_gradients_may_be_accumulated_over_several_saves(program, device):
     for step in range(6):
         program.forward_and_backward()
         if step % 3 == 2:
@@ -211,12 +202,8 @@ def _edit_moment(program: Program) -> None:
     [(_edit, False), (_edit, True), (_edit_data, True), (_swap_rows, True), (_edit_moment, True)],
 )
 def test_what_is_edited_by_hand_is_never_committed_as_the_step_before(
-    tmp_path: Path,
-    device: LateDevice,
-    edit: Callable[[Program], None],
-    in_memory: bool,
-    capsys: Any,
-) -> None:
+    tmp_path, device, edit, in_memory, capsys
+):
     program = Program(None if in_memory else tmp_path)
     with program.ckpt:
         with device.held():
@@ -239,9 +226,7 @@ def test_what_is_edited_by_hand_is_never_committed_as_the_step_before(
     assert not [line for line in said if "step 1" not in line]
 
 
-def test_the_next_step_is_saved_for_one_that_changed_whatever_the_schedule_says(
-    device: LateDevice,
-) -> None:
+def test_the_next_step_is_saved_for_one_that_changed_whatever_the_schedule_says(device):
     program = Program(every=10)
     with program.ckpt:
         for _ in range(9):
@@ -255,9 +240,7 @@ def test_the_next_step_is_saved_for_one_that_changed_whatever_the_schedule_says(
         assert program.saved() == {11: True}
 
 
-def test_waiting_for_a_save_whose_state_changed_says_so(
-    program: Program, device: LateDevice
-) -> None:
+def test_waiting_for_a_save_whose_state_changed_says_so(program, device):
     with device.held():
         program.save()
         _edit(program)
@@ -265,7 +248,7 @@ def test_waiting_for_a_save_whose_state_changed_says_so(
         program.ckpt.wait()
 
 
-def test_after_the_last_step_the_state_is_free(device: LateDevice) -> None:
+def test_after_the_last_step_the_state_is_free(device):
     program = Program()
     with program.ckpt:
         with device.held():
@@ -276,9 +259,7 @@ def test_after_the_last_step_the_state_is_free(device: LateDevice) -> None:
         assert program.saved() == {1: True}
 
 
-def test_the_optimizer_is_left_as_it_was_and_the_memory_given_back(
-    tmp_path: Path, device: LateDevice
-) -> None:
+def test_the_optimizer_is_left_as_it_was_and_the_memory_given_back(tmp_path, device):
     program = Program(tmp_path)
     with program.ckpt:
         program.save()
@@ -292,9 +273,7 @@ def test_the_optimizer_is_left_as_it_was_and_the_memory_given_back(
     assert device.pinned == {}
 
 
-def test_a_copy_that_fails_is_raised_and_leaves_the_checkpoint_before(
-    program: Program, device: LateDevice
-) -> None:
+def test_a_copy_that_fails_is_raised_and_leaves_the_checkpoint_before(program, device):
     program.save()
     program.ckpt.wait()
     device.fails_after = 0
@@ -307,7 +286,7 @@ def test_a_copy_that_fails_is_raised_and_leaves_the_checkpoint_before(
     assert program.saved() == {1: True, 3: True}
 
 
-def test_a_copy_that_fails_before_the_step_returns_is_raised_there(device: LateDevice) -> None:
+def test_a_copy_that_fails_before_the_step_returns_is_raised_there(device):
     program = Program(overlap=False)
     with program.ckpt:
         device.fails_after = 0
@@ -317,7 +296,7 @@ def test_a_copy_that_fails_before_the_step_returns_is_raised_there(device: LateD
 
 
 @pytest.mark.parametrize("why", ["nothing can be pinned", "no copy may be made"])
-def test_saves_go_on_without_the_memory_for_them_and_warn(device: LateDevice, why: str) -> None:
+def test_saves_go_on_without_the_memory_for_them_and_warn(device, why):
     may_copy = why == "nothing can be pinned"
     device.pins_at_most = 0
     program = Program(staging=None if may_copy else 1000)
@@ -335,7 +314,7 @@ def test_saves_go_on_without_the_memory_for_them_and_warn(device: LateDevice, wh
     assert device.most_pinned == 0
 
 
-def test_no_more_memory_is_pinned_than_asked_for(device: LateDevice) -> None:
+def test_no_more_memory_is_pinned_than_asked_for(device):
     program = Program(staging="2MB")
     with program.ckpt:
         for _ in range(4):
@@ -345,9 +324,7 @@ def test_no_more_memory_is_pinned_than_asked_for(device: LateDevice) -> None:
     assert 0 < device.most_pinned <= 2_000_000
 
 
-def test_a_second_state_is_copied_while_the_first_is_written(
-    tmp_path: Path, device: LateDevice, seams: Seams
-) -> None:
+def test_a_second_state_is_copied_while_the_first_is_written(tmp_path, device, seams):
     gate = threading.Event()
     program = Program(tmp_path)
     with program.ckpt:

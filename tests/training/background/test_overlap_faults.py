@@ -1,14 +1,11 @@
 """Overlapped saves when something goes wrong: no mix, nothing lent forever, nothing lost."""
 
-from __future__ import annotations
-
 import gc
 import linecache
 import os
 import signal
 import sys
 import threading
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -43,8 +40,8 @@ def changed_in_flight(program: Program, device: LateDevice) -> None:
 
 @pytest.mark.parametrize("stagings_there", [1, 2])
 def test_a_state_that_changed_does_not_end_a_loop_that_saves_at_once(
-    device: LateDevice, seams: Seams, tmp_path: Path, stagings_there: int
-) -> None:
+    device, seams, tmp_path, stagings_there
+):
     if stagings_there == 1:
         (tmp_path / "meminfo").write_text("MemAvailable: 0 kB\n")
         seams.bound("file of free memory", tmp_path / "meminfo")
@@ -56,9 +53,7 @@ def test_a_state_that_changed_does_not_end_a_loop_that_saves_at_once(
         assert program.saved() == {2: True, 3: True, 4: True, 5: True}
 
 
-def test_a_state_that_changed_does_not_end_a_loop_that_reports(
-    program: Program, device: LateDevice, capsys: Any
-) -> None:
+def test_a_state_that_changed_does_not_end_a_loop_that_reports(program, device, capsys):
     changed_in_flight(program, device)
     program.ckpt.report(validation=0.5)
     program.save()
@@ -66,7 +61,7 @@ def test_a_state_that_changed_does_not_end_a_loop_that_reports(
     assert capsys.readouterr().err.count("step 1 ") == 1
 
 
-def test_who_was_told_of_a_state_that_changed_has_the_next_one_saved(device: LateDevice) -> None:
+def test_who_was_told_of_a_state_that_changed_has_the_next_one_saved(device):
     program = Program(every=2)
     with program.ckpt:
         program.save()
@@ -78,9 +73,7 @@ def test_who_was_told_of_a_state_that_changed_has_the_next_one_saved(device: Lat
         assert program.saved() == {3: True}
 
 
-def test_a_step_may_be_saved_once_more_after_its_replacement_failed(
-    program: Program, device: LateDevice
-) -> None:
+def test_a_step_may_be_saved_once_more_after_its_replacement_failed(program, device):
     program.save()
     program.ckpt.wait()
     device.fails_after = 0
@@ -110,9 +103,7 @@ def two_failures(program: Program) -> None:
         settled(program)
 
 
-def test_two_saves_that_failed_do_not_keep_a_program_that_must_end_from_saving(
-    program: Program,
-) -> None:
+def test_two_saves_that_failed_do_not_keep_a_program_that_must_end_from_saving(program):
     two_failures(program)
     os.kill(os.getpid(), signal.SIGTERM)
     with pytest.raises(WriteFailed, match="step_000001"):
@@ -121,7 +112,7 @@ def test_two_saves_that_failed_do_not_keep_a_program_that_must_end_from_saving(
     assert [each.step for each in program.ckpt.run.checkpoints()] == [3]
 
 
-def test_all_that_failed_is_told_of_at_the_end(device: LateDevice) -> None:
+def test_all_that_failed_is_told_of_at_the_end(device):
     program = Program()
     with pytest.raises(WriteFailed, match="step_000001") as caught, program.ckpt:
         two_failures(program)
@@ -129,8 +120,8 @@ def test_all_that_failed_is_told_of_at_the_end(device: LateDevice) -> None:
 
 
 def test_a_staging_is_not_lent_while_another_device_still_copies_into_it(
-    program: Program, device: LateDevice, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    program, device, monkeypatch
+):
     other = LateDevice("late:1")
     bias = program.model.layer.bias
     on_one = sys.modules["standfast.torch.framework"].source  # type: ignore[attr-defined]
@@ -160,9 +151,7 @@ def grown(program: Program, numbers: int) -> None:
 
 
 @pytest.mark.parametrize(("limit", "most"), [("3MB", 3_000_000), (None, 4_500_000)])
-def test_a_state_that_grows_takes_no_more_than_it_may(
-    tmp_path: Path, device: LateDevice, seams: Seams, limit: str | None, most: int
-) -> None:
+def test_a_state_that_grows_takes_no_more_than_it_may(tmp_path, device, seams, limit, most):
     if limit is None:  # then the machine has no more than 3 MB
         meminfo = tmp_path / "meminfo"
         meminfo.write_text("MemAvailable: 2929 kB\n")
@@ -180,7 +169,7 @@ def test_a_state_that_grows_takes_no_more_than_it_may(
     assert device.pinned == {}
 
 
-def test_the_first_save_finds_room_for_the_sums(device: LateDevice, seams: Seams) -> None:
+def test_the_first_save_finds_room_for_the_sums(device, seams):
     seams.bound("memory left to others", 0)
     program = Program(every=2)
     program.model.more = torch.nn.Parameter(torch.rand(17_000))
@@ -196,7 +185,7 @@ def test_the_first_save_finds_room_for_the_sums(device: LateDevice, seams: Seams
         assert [each.size for each in background(program)._stagings.all] == before
 
 
-def test_a_state_that_just_fits_the_limit_is_pinned_ahead(device: LateDevice) -> None:
+def test_a_state_that_just_fits_the_limit_is_pinned_ahead(device):
     program = Program(every=2, staging=1_200_000)
     grown(program, 250_000)
     program.train()
@@ -232,9 +221,7 @@ class Interrupt:
         return self
 
 
-def test_a_save_that_is_interrupted_anywhere_leaves_all_as_it_was(
-    program: Program, device: LateDevice
-) -> None:
+def test_a_save_that_is_interrupted_anywhere_leaves_all_as_it_was(program, device):
     gc.collect()
     device.delay = 0.0
     at, interrupted = 1, True

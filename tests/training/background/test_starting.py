@@ -1,13 +1,10 @@
 """How the helper process is started, and how long turns at the interpreter are."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 
@@ -31,8 +28,8 @@ print(json.dumps({name: value for name, value in os.environ.items() if "PYTHONPA
 
 @pytest.mark.parametrize("own", [None, "/of/another/python"])
 def test_it_finds_the_same_modules_and_what_it_starts_has_the_users_own_path(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: str | None
-) -> None:
+    tmp_path, monkeypatch, own
+):
     """A `credential_process` may be written for another Python."""
     if own is None:
         monkeypatch.delenv("PYTHONPATH", raising=False)
@@ -60,7 +57,7 @@ def interval() -> Iterator[float]:
     sys.setswitchinterval(before)
 
 
-def test_turns_are_short_until_the_last_user_is_done(interval: float) -> None:
+def test_turns_are_short_until_the_last_user_is_done(interval):
     with short_turns():
         with suppress(ValueError), short_turns():
             assert sys.getswitchinterval() < 0.001
@@ -73,7 +70,7 @@ def test_turns_are_short_until_the_last_user_is_done(interval: float) -> None:
     assert sys.getswitchinterval() == interval
 
 
-def test_turns_that_the_program_chooses_stay(interval: float) -> None:
+def test_turns_that_the_program_chooses_stay(interval):
     with short_turns():
         sys.setswitchinterval(0.002)
     assert sys.getswitchinterval() == 0.002

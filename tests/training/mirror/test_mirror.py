@@ -1,7 +1,5 @@
 """A Checkpointer with a mirror: it holds nothing up, and all of it arrives."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -26,7 +24,6 @@ from standfast.store.save.changing import change_of
 from standfast.training.beginning import PROOF
 from standfast.training.mirror.mirror import Mirrored
 from tests.kit.rank_threads import ThreadRanks, on_ranks
-from tests.kit.seams import Seams
 from tests.kit.walk import Walk, checkpointer
 
 EVERY: dict[str, Any] = {"name": "walk", "every": 1}
@@ -114,9 +111,7 @@ def copying_processes(store: Path) -> list[int]:
     return found
 
 
-def test_when_the_with_ends_everything_is_in_the_mirror(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_when_the_with_ends_everything_is_in_the_mirror(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     store, place = tmp_path / "store", tmp_path / "mirror"
     ckpt = train(store, 5, "mirror", keep=KeepLast(2), mirror_keep=KeepLast(3))
@@ -131,7 +126,7 @@ def test_when_the_with_ends_everything_is_in_the_mirror(
     assert 6 in steps_in(place)
 
 
-def test_a_mirror_that_hangs_holds_no_save_up(tmp_path: Path) -> None:
+def test_a_mirror_that_hangs_holds_no_save_up(tmp_path):
     store, place = tmp_path / "store", tmp_path / "mirror"
     with hanging(place, store):
         ckpt = train(store, 4, place, asynchronous=True, mirror_wait=0)
@@ -142,9 +137,7 @@ def test_a_mirror_that_hangs_holds_no_save_up(tmp_path: Path) -> None:
     assert steps_in(place) == [*range(1, 5)]
 
 
-def test_a_program_that_is_killed_leaves_no_half_and_nothing_is_copied_twice(
-    tmp_path: Path,
-) -> None:
+def test_a_program_that_is_killed_leaves_no_half_and_nothing_is_copied_twice(tmp_path):
     store, place = tmp_path / "store", tmp_path / "mirror"
 
     def files() -> dict[str, int]:
@@ -175,7 +168,7 @@ def test_a_program_that_is_killed_leaves_no_half_and_nothing_is_copied_twice(
     assert {name: after[name] for name in kept} == kept
 
 
-def test_a_copying_process_that_dies_is_followed_by_another(tmp_path: Path) -> None:
+def test_a_copying_process_that_dies_is_followed_by_another(tmp_path):
     store, place = tmp_path / "store", tmp_path / "mirror"
     with checkpointer(store, Walk().state, **EVERY, mirror=place) as ckpt:
         wait_for(lambda: copying_processes(store))
@@ -187,7 +180,7 @@ def test_a_copying_process_that_dies_is_followed_by_another(tmp_path: Path) -> N
     assert ckpt.mirrored.problem is None
 
 
-def test_a_mirror_that_fails_is_warned_of_once_and_used_when_it_works_again(tmp_path: Path) -> None:
+def test_a_mirror_that_fails_is_warned_of_once_and_used_when_it_works_again(tmp_path):
     store, place = tmp_path / "store", tmp_path / "mirror"
     place.write_text("a file where the folder should be")
     with warnings.catch_warnings(record=True) as caught:
@@ -205,9 +198,7 @@ def test_a_mirror_that_fails_is_warned_of_once_and_used_when_it_works_again(tmp_
     assert sorted(steps_in(place)) == [1, 2]
 
 
-def test_another_run_in_the_mirror_is_warned_of(
-    tmp_path: Path, seams: Seams, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_another_run_in_the_mirror_is_warned_of(tmp_path, seams, capfd):
     place, warned = tmp_path / "mirror", []
     train(tmp_path / "other", 2, None)
     train(place, 3, None)
@@ -220,7 +211,7 @@ def test_another_run_in_the_mirror_is_warned_of(
     assert ckpt.mirrored.problem in warned[0]
 
 
-def test_where_warnings_are_errors_the_training_goes_on(tmp_path: Path) -> None:
+def test_where_warnings_are_errors_the_training_goes_on(tmp_path):
     (tmp_path / "mirror").write_text("a file where the folder should be")
     program = Walk()
     options = {"name": "walk", "mirror": tmp_path / "mirror", "mirror_wait": 0}
@@ -231,9 +222,7 @@ def test_where_warnings_are_errors_the_training_goes_on(tmp_path: Path) -> None:
         ckpt.step(1)
 
 
-def test_the_end_waits_no_longer_than_a_signal_gives(
-    tmp_path: Path, seams: Seams, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_the_end_waits_no_longer_than_a_signal_gives(tmp_path, seams, capfd):
     seams.bound("grace of a mirror", 0.3)
     store, place = tmp_path / "store", tmp_path / "mirror"
     with (
@@ -246,7 +235,7 @@ def test_the_end_waits_no_longer_than_a_signal_gives(
     assert str(place) in capfd.readouterr().err
 
 
-def test_ctrl_c_ends_the_wait_and_the_program_goes_on(tmp_path: Path) -> None:
+def test_ctrl_c_ends_the_wait_and_the_program_goes_on(tmp_path):
     store, place = tmp_path / "store", tmp_path / "mirror"
     with hanging(place, store), program(store, place, 2) as process:
         assert process.stdout is not None
@@ -261,14 +250,14 @@ def test_ctrl_c_ends_the_wait_and_the_program_goes_on(tmp_path: Path) -> None:
     assert steps_in(store) == [1, 2]
 
 
-def test_a_wait_without_any_progress_ends(tmp_path: Path, seams: Seams) -> None:
+def test_a_wait_without_any_progress_ends(tmp_path, seams):
     seams.bound("patience of a mirror", 0.3)
     store, place = tmp_path / "store", tmp_path / "mirror"
     with hanging(place, store):
         assert train(store, 1, place).mirrored.step is None
 
 
-def test_what_was_being_copied_is_deleted_at_the_end(tmp_path: Path) -> None:
+def test_what_was_being_copied_is_deleted_at_the_end(tmp_path):
     store, place = tmp_path / "store", tmp_path / "mirror"
     options = {**EVERY, "mirror": place, "mirror_wait": 0, "keep": KeepLast(1)}
     with hanging(place, store):
@@ -281,7 +270,7 @@ def test_what_was_being_copied_is_deleted_at_the_end(tmp_path: Path) -> None:
         assert steps_in(store) == [2]
 
 
-def test_of_many_ranks_the_first_one_copies(tmp_path: Path) -> None:
+def test_of_many_ranks_the_first_one_copies(tmp_path):
     def rank(comm: ThreadRanks) -> bool:
         state = standfast.TrainingState(walk={"weights": np.zeros(4)})
         options = {**EVERY, "mirror": tmp_path / "mirror", "comm": comm}
@@ -294,9 +283,7 @@ def test_of_many_ranks_the_first_one_copies(tmp_path: Path) -> None:
     assert sorted(steps_in(tmp_path / "mirror")) == [1, 2, 3]
 
 
-def test_a_store_in_the_place_of_the_named_one_has_no_mirror(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_in_the_place_of_the_named_one_has_no_mirror(tmp_path, monkeypatch):
     monkeypatch.setenv(PROOF, str(tmp_path / "elsewhere"))
     ckpt = train(tmp_path / "store", 1, tmp_path / "mirror")
     assert ckpt.mirrored is None
@@ -320,9 +307,7 @@ def test_a_store_in_the_place_of_the_named_one_has_no_mirror(
     ],
     ids=["user", "query", "number", "itself", "memory", "wait", "keep", "no mirror"],
 )
-def test_what_can_be_no_mirror_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
-) -> None:
+def test_what_can_be_no_mirror_is_refused(tmp_path, monkeypatch, options):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(BadOption) as caught:
         checkpointer(Path("store"), Walk().state, **options)
@@ -330,6 +315,6 @@ def test_what_can_be_no_mirror_is_refused(
     assert not Path("store").exists()
 
 
-def test_only_a_store_in_a_folder_has_a_mirror(tmp_path: Path) -> None:
+def test_only_a_store_in_a_folder_has_a_mirror(tmp_path):
     with pytest.raises(BadOption):
         checkpointer(Store(MemoryBackend()), Walk().state, mirror=tmp_path)

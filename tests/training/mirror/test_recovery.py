@@ -1,7 +1,5 @@
 """A run whose machine is gone goes on from its mirror."""
 
-from __future__ import annotations
-
 import shutil
 import time
 import warnings
@@ -15,7 +13,6 @@ from standfast import Store
 from standfast.errors import BadOption, DamagedFile, FellBack, RefNotFound, RunExists, TooNew
 from standfast.store.schema import names
 from tests.kit.cases import kept
-from tests.kit.object_store.server import Server
 from tests.kit.seams import Seams
 from tests.kit.stores import flip
 from tests.kit.walk import Walk, checkpointer, walk
@@ -41,7 +38,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return str(request.getfixturevalue("bucket_url"))
 
 
-def test_another_machine_goes_on_where_the_first_was(place: str, tmp_path: Path) -> None:
+def test_another_machine_goes_on_where_the_first_was(place, tmp_path):
     train(tmp_path / "first", 5, place)
     shutil.rmtree(tmp_path / "first")
     program, ckpt = train(tmp_path / "second", 9, place)
@@ -60,7 +57,7 @@ def mirror(tmp_path: Path) -> Path:
     return tmp_path / "mirror"
 
 
-def test_what_is_here_is_newer_and_nothing_is_brought(tmp_path: Path) -> None:
+def test_what_is_here_is_newer_and_nothing_is_brought(tmp_path):
     store, place = tmp_path / "store", tmp_path / "mirror"
     train(store, 3, None)
     shutil.copytree(store, place)
@@ -69,7 +66,7 @@ def test_what_is_here_is_newer_and_nothing_is_brought(tmp_path: Path) -> None:
     assert steps_in(place) == [1, 2, 3, 4, 5]
 
 
-def test_an_older_store_goes_on_from_the_newer_mirror(mirror: Path, tmp_path: Path) -> None:
+def test_an_older_store_goes_on_from_the_newer_mirror(mirror, tmp_path):
     shutil.copytree(mirror, tmp_path / "older")
     train(mirror, 6, None)
     assert train(tmp_path / "older", 7, mirror, mirror_wait=0)[1].resume_report.step == 6
@@ -82,18 +79,14 @@ def step_3(place: Path, suffix: str) -> Path:
 
 @pytest.mark.guarantee("G10")
 @pytest.mark.parametrize("suffix", [".*.safetensors", ".json"], ids=["data file", "record"])
-def test_a_damaged_checkpoint_is_passed_over_with_a_warning(
-    mirror: Path, tmp_path: Path, suffix: str
-) -> None:
+def test_a_damaged_checkpoint_is_passed_over_with_a_warning(mirror, tmp_path, suffix):
     flip(step_3(mirror, suffix), 20)
     with pytest.warns(FellBack, match="3"):
         _, ckpt = train(tmp_path / "second", 4, mirror, mirror_wait=0)
     assert ckpt.resume_report.step == 2
 
 
-def test_no_run_begins_anew_where_nothing_in_its_mirror_is_intact(
-    mirror: Path, tmp_path: Path
-) -> None:
+def test_no_run_begins_anew_where_nothing_in_its_mirror_is_intact(mirror, tmp_path):
     Store(mirror).find_run("walk").delete(1, 2)
     flip(step_3(mirror, ".json"), 20)
     with pytest.raises(DamagedFile):
@@ -102,9 +95,7 @@ def test_no_run_begins_anew_where_nothing_in_its_mirror_is_intact(
 
 @pytest.mark.guarantee("G10")
 @pytest.mark.parametrize("newer", [needing, of_version_2])
-def test_a_checkpoint_that_is_too_new_is_not_passed_over(
-    mirror: Path, tmp_path: Path, newer: Any
-) -> None:
+def test_a_checkpoint_that_is_too_new_is_not_passed_over(mirror, tmp_path, newer):
     shutil.copytree(mirror, tmp_path / "first")
     newer(step_3(mirror, ".json"))
     for store in ("first", "second"):
@@ -112,9 +103,7 @@ def test_a_checkpoint_that_is_too_new_is_not_passed_over(
             train(tmp_path / store, 4, mirror, mirror_wait=0)
 
 
-def test_never_takes_a_trial_that_neither_the_store_nor_the_mirror_has(
-    mirror: Path, tmp_path: Path
-) -> None:
+def test_never_takes_a_trial_that_neither_the_store_nor_the_mirror_has(mirror, tmp_path):
     before = contents(mirror)
     _, ckpt = train(tmp_path / "second", 4, mirror, resume="never")
     assert ckpt.resume_report.step == 0
@@ -140,8 +129,8 @@ def steps_in(place: Any, run: str = "walk") -> list[int]:
 
 @pytest.mark.long
 def test_never_without_its_mirror_overwrites_nothing_of_it(
-    own_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seams: Seams, capsys: Any
-) -> None:
+    own_server, tmp_path, monkeypatch, seams, capsys
+):
     place = f"{own_server.bucket('mirror')}/runs"
     train(Store(place), 3, None)
     before = contents(place)
@@ -164,9 +153,7 @@ def test_never_without_its_mirror_overwrites_nothing_of_it(
 
 
 @pytest.mark.parametrize("is_parent_here", [True, False], ids=["with", "without"])
-def test_a_branch_goes_on_from_the_mirror_too(
-    mirror: Path, is_parent_here: bool, tmp_path: Path
-) -> None:
+def test_a_branch_goes_on_from_the_mirror_too(mirror, is_parent_here, tmp_path):
     new, branch = tmp_path / "new", {"hp": {"lr": 2}, "resume": "walk@3"}
     if is_parent_here:
         shutil.copytree(mirror, new)
@@ -177,18 +164,14 @@ def test_a_branch_goes_on_from_the_mirror_too(
     assert steps_in(mirror, first.run.hash) == [4, 5, 6, 7, 8]
 
 
-def test_a_branch_from_elsewhere_takes_another_trial_than_the_mirror_has(
-    mirror: Path, tmp_path: Path
-) -> None:
+def test_a_branch_from_elsewhere_takes_another_trial_than_the_mirror_has(mirror, tmp_path):
     train(tmp_path / "second", 2, None, hp={"lr": 1})
     _, ckpt = train(tmp_path / "second", 4, mirror, resume="walk@2")
     assert (ckpt.resume_report.step, ckpt.run.file.trial) == (2, 2)
     assert steps_in(mirror, ckpt.run.hash) == [3, 4]
 
 
-def test_a_run_that_was_made_here_for_nothing_is_that_of_the_mirror_from_then_on(
-    mirror: Path, tmp_path: Path
-) -> None:
+def test_a_run_that_was_made_here_for_nothing_is_that_of_the_mirror_from_then_on(mirror, tmp_path):
     first = Store(mirror).find_run("walk")
     store = Store(tmp_path / "second")
     assert store.run("walk").hash == first.hash  # by a program that was killed
@@ -200,9 +183,7 @@ def test_a_run_that_was_made_here_for_nothing_is_that_of_the_mirror_from_then_on
 
 
 @pytest.mark.parametrize("kept", [[1, 2, 3, 4, 5, 6], [6]], ids=["all", "last"])
-def test_a_clock_that_runs_ahead_hides_no_checkpoint_of_the_mirror(
-    tmp_path: Path, kept: list[int]
-) -> None:
+def test_a_clock_that_runs_ahead_hides_no_checkpoint_of_the_mirror(tmp_path, kept):
     store, place = tmp_path / "ahead", tmp_path / "mirror"
     with Seams.until_end() as seams:
         seams.system(time, time=lambda real: real() + 600)
@@ -218,8 +199,8 @@ def test_a_clock_that_runs_ahead_hides_no_checkpoint_of_the_mirror(
 
 @pytest.mark.long
 def test_without_its_mirror_a_run_begins_only_if_it_loses_nothing(
-    own_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
+    own_server, tmp_path, monkeypatch, capsys
+):
     place = f"{own_server.bucket('mirror')}/runs"
     train(tmp_path / "first", 3, place)
     own_server.kill()
@@ -234,7 +215,7 @@ def test_without_its_mirror_a_run_begins_only_if_it_loses_nothing(
     )
 
 
-def test_two_histories_are_not_mixed(mirror: Path, tmp_path: Path, capsys: Any) -> None:
+def test_two_histories_are_not_mixed(mirror, tmp_path, capsys):
     """Numbers count the commits of one store: many in the mirror make nothing later."""
     shutil.copytree(mirror, tmp_path / "other")
     train(tmp_path / "other", 4, None)
@@ -246,7 +227,7 @@ def test_two_histories_are_not_mixed(mirror: Path, tmp_path: Path, capsys: Any) 
     assert contents(mirror) == before
 
 
-def test_two_runs_are_not_mixed(tmp_path: Path, capsys: Any) -> None:
+def test_two_runs_are_not_mixed(tmp_path, capsys):
     place = tmp_path / "mirror"
     train(tmp_path / "other", 1, None)
     train(place, 6, None, every=2)
@@ -256,7 +237,7 @@ def test_two_runs_are_not_mixed(tmp_path: Path, capsys: Any) -> None:
     assert steps_in(place) == [2, 4, 6]
 
 
-def test_a_mirror_is_never_the_store_by_another_name(tmp_path: Path) -> None:
+def test_a_mirror_is_never_the_store_by_another_name(tmp_path):
     (tmp_path / "real").mkdir()
     (tmp_path / "alias").symlink_to(tmp_path / "real")
     for place in ("alias/x", "real/x/checkpoints/inner"):

@@ -17,12 +17,11 @@ from tests.kit.cli import call
 from tests.kit.object_store.faults import Call, HoldAnswer, Slow
 from tests.kit.object_store.messages import Request
 from tests.kit.object_store.proxy import Proxy
-from tests.kit.seams import Seams
 from tests.kit.walk import checkpointer
 from tests.training.mirror.test_mirror import EVERY, copying_processes, program, wait_for
 
 if TYPE_CHECKING:
-    from tests.kit.object_store.server import Server
+    pass
 
 
 def train(store: Path, steps: int, place: Any, **options: Any) -> standfast.Checkpointer:
@@ -57,7 +56,7 @@ def is_record(request: Request) -> bool:
     return request.method == "PUT" and "_step_" in name and is_json
 
 
-def test_everything_arrives_and_the_list_says_so(bucket_url: str, tmp_path: Path) -> None:
+def test_everything_arrives_and_the_list_says_so(bucket_url, tmp_path):
     ckpt = train(tmp_path / "store", 3, bucket_url, keep=KeepLast(1))
     assert ckpt.mirrored is not None
     assert (ckpt.mirrored.place, ckpt.mirrored.step) == (bucket_url, 3)
@@ -70,8 +69,8 @@ def test_everything_arrives_and_the_list_says_so(bucket_url: str, tmp_path: Path
 
 @pytest.mark.long
 def test_a_server_that_is_killed_in_an_upload_gets_the_rest_when_it_is_back(
-    own_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    own_server, tmp_path, monkeypatch
+):
     place = f"{own_server.bucket('tests')}/mirror"
     killed = threading.Event()
 
@@ -95,8 +94,8 @@ def test_a_server_that_is_killed_in_an_upload_gets_the_rest_when_it_is_back(
 
 @pytest.mark.long
 def test_a_program_that_is_killed_in_an_upload_copies_the_rest_and_nothing_twice(
-    bucket_url: str, proxy: Proxy, tmp_path: Path
-) -> None:
+    bucket_url, proxy, tmp_path
+):
     store = tmp_path / "store"
     slow = proxy.rule(Slow(2 << 20), is_data, times=None, skip=1)
     with program(store, bucket_url, 3, "--stay") as process:
@@ -121,9 +120,7 @@ def test_a_program_that_is_killed_in_an_upload_copies_the_rest_and_nothing_twice
 
 
 @pytest.mark.long
-def test_a_server_that_hangs_holds_no_save_and_no_list_up(
-    bucket_url: str, proxy: Proxy, tmp_path: Path, seams: Seams
-) -> None:
+def test_a_server_that_hangs_holds_no_save_and_no_list_up(bucket_url, proxy, tmp_path, seams):
     train(tmp_path / "store", 1, bucket_url)
     call("ls", "--store", tmp_path / "store")
     proxy.rule(HoldAnswer(600), times=None)
@@ -137,8 +134,8 @@ def test_a_server_that_hangs_holds_no_save_and_no_list_up(
 
 @pytest.mark.long
 def test_the_end_waits_for_a_server_that_is_slow_to_take_the_last_bytes(
-    bucket_url: str, proxy: Proxy, tmp_path: Path, seams: Seams
-) -> None:
+    bucket_url, proxy, tmp_path, seams
+):
     seams.bound("patience of a mirror", 0.5)
     slow = proxy.rule(Slow(400_000), is_data, times=None)
     state = standfast.TrainingState(walk={"weights": np.ones(1 << 17)})  # a megabyte
@@ -151,8 +148,8 @@ def test_the_end_waits_for_a_server_that_is_slow_to_take_the_last_bytes(
 
 
 def test_the_end_waits_for_a_server_that_hangs_as_long_as_a_request_may_take(
-    bucket_url: str, proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seams: Seams
-) -> None:
+    bucket_url, proxy, tmp_path, monkeypatch, seams
+):
     seams.bound("patience of a mirror", 0.3)
     monkeypatch.setenv("STANDFAST_TIMEOUT", "0.3")
     held = proxy.rule(HoldAnswer(600), is_data, times=None)
@@ -164,9 +161,7 @@ def test_the_end_waits_for_a_server_that_hangs_as_long_as_a_request_may_take(
     assert ckpt.mirrored.step is None
 
 
-def test_wrong_credentials_are_told_without_them(
-    bucket_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wrong_credentials_are_told_without_them(bucket_url, tmp_path, monkeypatch):
     state = standfast.TrainingState(walk={"weights": np.zeros(4)})
     with checkpointer(tmp_path / "store", state, **EVERY) as ckpt:
         ckpt.step(1)

@@ -1,7 +1,5 @@
 """What a mirror lacks of a run, and how it gets there, without a process of its own."""
 
-from __future__ import annotations
-
 import errno
 import re
 from collections.abc import Callable
@@ -106,9 +104,7 @@ def record(store: Store, step: int) -> bytes:
     return next(Path(store.url).glob(f"models/*/*_step_{step:06d}.json")).read_bytes()
 
 
-def test_the_newest_go_first_and_arrive_as_they_are(
-    store: Store, mirror: Store, copies: Copies
-) -> None:
+def test_the_newest_go_first_and_arrive_as_they_are(store, mirror, copies):
     run = save(store, 1, 2, 3)
     catch_up(uploader(store, mirror))
     assert copies.steps == [3, 2, 1]
@@ -121,9 +117,7 @@ def test_the_newest_go_first_and_arrive_as_they_are(
     assert copies.steps == [3, 2, 1, 4], "what is there is not copied again"
 
 
-def test_a_copy_that_was_interrupted_is_finished_by_the_next(
-    store: Store, mirror: Store, copies: Copies
-) -> None:
+def test_a_copy_that_was_interrupted_is_finished_by_the_next(store, mirror, copies):
     def interrupt(step: int) -> None:
         if step == 2:
             raise KeyboardInterrupt
@@ -139,9 +133,7 @@ def test_a_copy_that_was_interrupted_is_finished_by_the_next(
     assert len(copies.files) == 3 + 1, "no file is copied twice but the one that was interrupted"
 
 
-def test_a_newer_one_that_comes_meanwhile_goes_next(
-    store: Store, mirror: Store, copies: Copies
-) -> None:
+def test_a_newer_one_that_comes_meanwhile_goes_next(store, mirror, copies):
     save(store, 1, 2)
 
     def meanwhile(step: int) -> None:
@@ -153,9 +145,7 @@ def test_a_newer_one_that_comes_meanwhile_goes_next(
     assert copies.steps == [2, 9, 1]
 
 
-def test_a_copy_is_verified_only_if_every_byte_of_it_was_copied(
-    store: Store, mirror: Store
-) -> None:
+def test_a_copy_is_verified_only_if_every_byte_of_it_was_copied(store, mirror):
     run = store.run("gpt")
     with run:
         for step in (1, 2):
@@ -165,7 +155,7 @@ def test_a_copy_is_verified_only_if_every_byte_of_it_was_copied(
     assert list(mirror.index.verified(run.hash)) == [1]
 
 
-def test_no_run_is_made_in_a_mirror_that_is_too_new(store: Store, mirror: Store) -> None:
+def test_no_run_is_made_in_a_mirror_that_is_too_new(store, mirror):
     mirror.run("other").save(1, {"w": np.ones(3)})
     mirror.budget = 10**12
     resealed(Path(mirror.url) / settings.NAME, settings.FORMAT, needs=["x"])
@@ -175,7 +165,7 @@ def test_no_run_is_made_in_a_mirror_that_is_too_new(store: Store, mirror: Store)
     assert not (Path(mirror.url) / names.run_folder(run.hash)).exists()
 
 
-def test_retention_here_and_there_are_separate(store: Store, mirror: Store) -> None:
+def test_retention_here_and_there_are_separate(store, mirror):
     run = save(store, 1, 2, 3, 4)
     catch_up(uploader(store, mirror, KeepLast(3)))
     run.retain(KeepLast(1))
@@ -198,9 +188,7 @@ def test_retention_here_and_there_are_separate(store: Store, mirror: Store) -> N
     ],
     ids=["last", "best", "every", "unknown"],
 )
-def test_what_the_mirror_would_delete_at_once_is_not_copied(
-    store: Store, mirror: Store, copies: Copies, keep: Any, expected: list[int]
-) -> None:
+def test_what_the_mirror_would_delete_at_once_is_not_copied(store, mirror, copies, keep, expected):
     save(store, 1, 4, 2, 3, 5, 6, 7, 8)
     for _ in range(2):  # nor by the next
         catch_up(uploader(store, mirror, keep))
@@ -208,9 +196,7 @@ def test_what_the_mirror_would_delete_at_once_is_not_copied(
     assert sorted(steps_in(mirror)) == sorted(expected)
 
 
-def test_what_the_mirror_has_no_room_for_is_not_copied_again(
-    store: Store, mirror: Store, copies: Copies
-) -> None:
+def test_what_the_mirror_has_no_room_for_is_not_copied_again(store, mirror, copies):
     save(store, 1, 2, 3, 4)
     one = uploader(store, mirror)
     one.open()
@@ -222,8 +208,8 @@ def test_what_the_mirror_has_no_room_for_is_not_copied_again(
 
 
 def test_a_checkpoint_on_its_way_is_not_deleted_and_one_that_is_gone_is_skipped(
-    store: Store, mirror: Store, copies: Copies
-) -> None:
+    store, mirror, copies
+):
     run = save(store, 1, 2, 3)
     seen = set()
 
@@ -245,13 +231,7 @@ def test_a_checkpoint_on_its_way_is_not_deleted_and_one_that_is_gone_is_skipped(
 
 
 @pytest.mark.parametrize("is_damaged", [True, False])
-def test_one_that_cannot_be_read_here_holds_no_other_up(
-    store: Store,
-    mirror: Store,
-    copies: Copies,
-    seams: Seams,
-    is_damaged: bool,
-) -> None:
+def test_one_that_cannot_be_read_here_holds_no_other_up(store, mirror, copies, seams, is_damaged):
     def fail(open: Callable[[str], Any], name: str) -> Any:
         if "_step_000002." in name:
             raise UnreadableFile(errno.EIO, name)
@@ -269,9 +249,7 @@ def test_one_that_cannot_be_read_here_holds_no_other_up(
     assert "2" in str(one.problem)
 
 
-def test_a_step_that_was_saved_again_takes_the_place_of_the_old_one(
-    store: Store, mirror: Store, copies: Copies
-) -> None:
+def test_a_step_that_was_saved_again_takes_the_place_of_the_old_one(store, mirror, copies):
     run = save(store, 1, 2)
     one = uploader(store, mirror)
     catch_up(one)
@@ -285,9 +263,7 @@ def test_a_step_that_was_saved_again_takes_the_place_of_the_old_one(
     assert orphans(there.backend, there.index, run.hash) == []
 
 
-def test_a_run_that_was_begun_anew_overwrites_nothing(
-    store: Store, mirror: Store, copies: Copies, tmp_path: Path
-) -> None:
+def test_a_run_that_was_begun_anew_overwrites_nothing(store, mirror, copies, tmp_path):
     save(store, 1, 3)
     catch_up(uploader(store, mirror))
     before = {path: path.read_bytes() for path in Path(mirror.url).glob("models/*/*.json")}
@@ -299,7 +275,7 @@ def test_a_run_that_was_begun_anew_overwrites_nothing(
     assert copies.steps == [3, 1]
 
 
-def test_a_run_that_another_took_the_place_of_copies_no_more(store: Store, mirror: Store) -> None:
+def test_a_run_that_another_took_the_place_of_copies_no_more(store, mirror):
     run = save(store, 1, 2)
     one = uploader(store, mirror)
     missing = one.missing()
@@ -311,9 +287,7 @@ def test_a_run_that_another_took_the_place_of_copies_no_more(store: Store, mirro
     assert steps_in(mirror) == [1]
 
 
-def test_a_run_without_a_checkpoint_in_the_mirror_holds_no_place(
-    store: Store, mirror: Store
-) -> None:
+def test_a_run_without_a_checkpoint_in_the_mirror_holds_no_place(store, mirror):
     mirror.run("gpt").set_retention(retention(KeepLast(2)) or Retention())
     run = save(store, 1, 2, 3)
     catch_up(uploader(store, mirror))
@@ -322,9 +296,7 @@ def test_a_run_without_a_checkpoint_in_the_mirror_holds_no_place(
 
 
 @pytest.mark.parametrize("lost", ["store", "mirror"])
-def test_a_run_file_that_was_made_again_is_that_of_the_same_run(
-    store: Store, mirror: Store, lost: str
-) -> None:
+def test_a_run_file_that_was_made_again_is_that_of_the_same_run(store, mirror, lost):
     run = save(store, 1, 2)
     catch_up(uploader(store, mirror))
     one = store if lost == "store" else mirror
@@ -335,9 +307,7 @@ def test_a_run_file_that_was_made_again_is_that_of_the_same_run(
     assert steps_in(mirror) == [1, 2, 3]
 
 
-def test_tags_and_late_metrics_follow_and_those_of_the_mirror_stay(
-    store: Store, mirror: Store
-) -> None:
+def test_tags_and_late_metrics_follow_and_those_of_the_mirror_stay(store, mirror):
     run = save(store, 1, 2)
     one = uploader(store, mirror)
     catch_up(one)
@@ -353,9 +323,7 @@ def test_tags_and_late_metrics_follow_and_those_of_the_mirror_stay(
 
 @pytest.mark.guarantee("G12")
 @pytest.mark.parametrize("members", [{}, {"needs": ["groups"]}], ids=["tagged", "too new"])
-def test_what_is_marked_in_the_mirror_is_not_replaced_by_a_later_save(
-    members: dict[str, Any], store: Store, mirror: Store
-) -> None:
+def test_what_is_marked_in_the_mirror_is_not_replaced_by_a_later_save(members, store, mirror):
     run = save(store, 1, 2)
     one = uploader(store, mirror)
     catch_up(one)
@@ -373,7 +341,7 @@ def test_what_is_marked_in_the_mirror_is_not_replaced_by_a_later_save(
     assert (record(mirror, 1), path.read_bytes()) == (before, marked)
 
 
-def test_members_of_marks_that_are_unknown_come_to_the_mirror(store: Store, mirror: Store) -> None:
+def test_members_of_marks_that_are_unknown_come_to_the_mirror(store, mirror):
     run = save(store, 1)
     one = uploader(store, mirror)
     catch_up(one)
@@ -385,7 +353,7 @@ def test_members_of_marks_that_are_unknown_come_to_the_mirror(store: Store, mirr
     assert marks.marks_at(mirror.backend, run.hash, 1).others == {"colour": "blue"}
 
 
-def test_a_tag_that_is_elsewhere_in_the_mirror_is_said(store: Store, mirror: Store) -> None:
+def test_a_tag_that_is_elsewhere_in_the_mirror_is_said(store, mirror):
     run = save(store, 1, 2)
     store.checkpoint(run.hash, 1).tag("prod")
     one = uploader(store, mirror)
@@ -402,9 +370,7 @@ def test_a_tag_that_is_elsewhere_in_the_mirror_is_said(store: Store, mirror: Sto
     assert again(mirror).resolve("prod").step == 2
 
 
-def test_what_is_wrong_with_the_mirror_is_raised_and_known_to_be_missing(
-    store: Store, mirror: Store, copies: Copies
-) -> None:
+def test_what_is_wrong_with_the_mirror_is_raised_and_known_to_be_missing(store, mirror, copies):
     save(store, 1, 2)
     Path(mirror.url).parent.write_text("a file where the folder should be")
     one = uploader(store, mirror)
@@ -418,8 +384,8 @@ def test_what_is_wrong_with_the_mirror_is_raised_and_known_to_be_missing(
 
 
 def test_damage_on_the_way_is_told_from_a_mirror_that_cannot_be_read_or_written(
-    store: Store, mirror: Store, copies: Copies
-) -> None:
+    store, mirror, copies
+):
     def fail(step: int) -> None:
         raise error
 
@@ -436,7 +402,7 @@ def test_damage_on_the_way_is_told_from_a_mirror_that_cannot_be_read_or_written(
     assert "some-damage" in str(one.problem)
 
 
-def test_another_run_of_the_same_short_hash_is_refused(store: Store, mirror: Store) -> None:
+def test_another_run_of_the_same_short_hash_is_refused(store, mirror):
     run = save(store, 1)
     identity = {**run.file.identity, "hp": "0" * 64}
     other = msgspec.structs.replace(run.file, identity=identity)

@@ -4,8 +4,6 @@ AdamW, gradient clipping, bfloat16 autocast, dropout, tied embeddings; the text 
 generator that is part of the state.
 """
 
-from __future__ import annotations
-
 import random
 import zlib
 from collections.abc import Sequence

@@ -3,8 +3,6 @@
 They are scripts, which find this module beside them.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import random

@@ -4,8 +4,6 @@ Momentum, dropout, a cosine schedule, shuffled data with random augmentation in 
 and draws from all three global generators in the loop itself.
 """
 
-from __future__ import annotations
-
 import random
 import zlib
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """A program of MPI ranks that a Checkpointer saves: mpi_walk.py STORE FOLDER STEPS [KILL_AT]"""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

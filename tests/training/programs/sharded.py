@@ -4,8 +4,6 @@ Each rank writes what it ends with into the folder: all tensors whole, so that r
 of ranks can be compared, and its random state.
 """
 
-from __future__ import annotations
-
 import argparse
 import copy
 import os

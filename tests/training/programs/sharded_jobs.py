@@ -5,8 +5,6 @@ JOBS is a list in JSON: {"ranks": COUNT, "arguments": […]} runs it on so many 
 How the ranks of each job have exited is printed last.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -3,8 +3,6 @@
 `--leave-out` gives it the defects that a proof must find.
 """
 
-from __future__ import annotations
-
 import argparse
 import random
 import time

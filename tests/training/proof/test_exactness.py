@@ -3,8 +3,6 @@
 And, as a proof that cannot fail proves nothing: what happens when a part is not saved.
 """
 
-from __future__ import annotations
-
 import importlib
 import random
 import sys
@@ -54,9 +52,7 @@ Load = Callable[[str], Any]
     ("program", "steps", "kills", "in_saves"),
     [("lenet", 20, 3, 3), ("gpt", 20, 2, 0), ("lenet", 120, 20, None), ("gpt", 120, 20, None)],
 )
-def test_a_program_that_is_killed_is_exact(
-    program: str, steps: int, kills: int, in_saves: int | None
-) -> None:
+def test_a_program_that_is_killed_is_exact(program, steps, kills, in_saves):
     command = [sys.executable, str(PROGRAMS / f"{program}.py"), "--steps", str(steps)]
     proof = prove(command, kills=kills, in_saves=in_saves, seed=20, patience=60, say=print)
     assert proof.exact, proof
@@ -102,18 +98,14 @@ def stopped(
 
 @pytest.mark.guarantee("G20")
 @pytest.mark.parametrize("name", kept(["lenet", "gpt"], "lenet"))
-def test_nothing_differs_with_nothing_left_out(
-    name: str, load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_differs_with_nothing_left_out(name, load, tmp_path, monkeypatch):
     found = stopped(load(name), tmp_path, monkeypatch)
     assert found.differences == []
     assert (found.checkpoints, found.lines) == (5, 10)
 
 
 @pytest.mark.parametrize(("name", "part"), CONTROLS, ids=map("-".join, CONTROLS))
-def test_a_part_that_is_left_out_is_missed(
-    name: str, part: str, load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_part_that_is_left_out_is_missed(name, part, load, tmp_path, monkeypatch):
     found = stopped(load(name), tmp_path, monkeypatch, "--leave-out", part)
     expected = (LENET if name == "lenet" else GPT)[part]
     assert str(found.differences[0]).startswith(f"{expected}: ")
@@ -124,6 +116,6 @@ def test_a_part_that_is_left_out_is_missed(
     assert sorted({*orders}) == ([5, 6, 7, 8, 9, 10] if part in ("loader", "sampler") else [])
 
 
-def test_the_controls_leave_out_every_part_that_there_is(load: Load) -> None:
+def test_the_controls_leave_out_every_part_that_there_is(load):
     assert tuple(LENET) == load("lenet").PARTS
     assert tuple(GPT) == load("gpt").PARTS

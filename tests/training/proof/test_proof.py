@@ -1,7 +1,5 @@
 """The proof itself: that it finds what differs, says so, and is not fooled."""
 
-from __future__ import annotations
-
 import json
 import sys
 import textwrap
@@ -56,7 +54,7 @@ def pretender(resumed: str) -> list[str]:
 
 
 @pytest.mark.guarantee("G20")
-def test_a_program_that_resumes_exactly_is_proved_to(tmp_path: Path) -> None:
+def test_a_program_that_resumes_exactly_is_proved_to(tmp_path):
     lines: list[str] = []
     command = [sys.executable, str(WALK), "--steps", "24"]
     proof = prove(command, kills=2, in_saves=2, seed=3, folder=tmp_path / "kept", say=lines.append)
@@ -75,7 +73,7 @@ def test_a_program_that_resumes_exactly_is_proved_to(tmp_path: Path) -> None:
     assert log.count("walked 24 steps") == 1
 
 
-def test_a_generator_that_is_not_saved_is_found() -> None:
+def test_a_generator_that_is_not_saved_is_found():
     proof = walk("--leave-out", "generator", kills=1)
     assert not proof.exact
     assert proof.first is not None
@@ -87,7 +85,7 @@ def test_a_generator_that_is_not_saved_is_found() -> None:
     assert not proof.is_unsteady
 
 
-def test_a_program_that_never_does_the_same_is_told_from_one_that_resumes_badly() -> None:
+def test_a_program_that_never_does_the_same_is_told_from_one_that_resumes_badly():
     proof = walk("--leave-out", "seed", kills=1)
     assert {each.what for each in proof.compared.differences} == {"random.python.words"}
     # Nothing depends on it. What differs besides counts, and alone says how.
@@ -103,9 +101,7 @@ def test_a_program_that_never_does_the_same_is_told_from_one_that_resumes_badly(
         assert ("random.python" in str(faulty)) is unsteady
 
 
-def test_a_step_that_one_run_has_alone_is_listed_and_the_last_must_be_shared(
-    tmp_path: Path,
-) -> None:
+def test_a_step_that_one_run_has_alone_is_listed_and_the_last_must_be_shared(tmp_path):
     for name, steps in (("a", (1, 2, 4)), ("b", (1, 3, 4)), ("c", (1, 2))):
         run = standfast.Store(tmp_path / name).run("r")
         for step in steps:
@@ -132,7 +128,7 @@ def test_a_step_that_one_run_has_alone_is_listed_and_the_last_must_be_shared(
     ],
     ids=["sign", "dtype", "value", "zero", "none", "order", "added"],
 )
-def test_the_smallest_difference_counts(tmp_path: Path, after: object, what: str) -> None:
+def test_the_smallest_difference_counts(tmp_path, after, what):
     before = {"w": np.array([-0.0, 1.0]), "lr": 0.5, "more": 0.0}
     for name, state in (("a", before), ("b", after), ("c", before)):
         run = standfast.Store(tmp_path / name).run("r")
@@ -143,7 +139,7 @@ def test_the_smallest_difference_counts(tmp_path: Path, after: object, what: str
     assert [each.what for each in found] == [what]
 
 
-def test_damage_in_a_store_is_no_proof(tmp_path: Path) -> None:
+def test_damage_in_a_store_is_no_proof(tmp_path):
     for name in ("a", "b"):
         run = standfast.Store(tmp_path / name).run("r")
         run.save(1, {"w": np.arange(1000.0)})
@@ -174,7 +170,7 @@ def _time() -> str:
     return datetime.now(UTC).isoformat()
 
 
-def test_metrics_between_checkpoints_count_and_their_times_do_not(tmp_path: Path) -> None:
+def test_metrics_between_checkpoints_count_and_their_times_do_not(tmp_path):
     whole = logged(tmp_path / "a", (9,), _7={"loss": 0.5}, _8={"loss": 0.25})
     same = logged(tmp_path / "b", (9,), _7={"loss": 0.5}, _8={"loss": 0.25})
     other = logged(tmp_path / "c", (9,), _7={"loss": -0.5}, _8={"loss": 0.25, "late": 1})
@@ -186,7 +182,7 @@ def test_metrics_between_checkpoints_count_and_their_times_do_not(tmp_path: Path
     ]
 
 
-def test_metrics_that_come_with_a_save_are_compared_where_both_saved(tmp_path: Path) -> None:
+def test_metrics_that_come_with_a_save_are_compared_where_both_saved(tmp_path):
     whole = logged(tmp_path / "a", (7, 9), _7={"loss": 0.5, "validation": 1}, _8={"loss": 0.5})
     killed = logged(tmp_path / "b", (8, 9), _7={"loss": 0.5}, _8={"loss": 0.25, "validation": 1})
     assert [str(each) for each in compare_stores(whole, killed).differences] == [
@@ -211,22 +207,20 @@ FAILING = {
 
 
 @pytest.mark.parametrize("case", FAILING)
-def test_a_program_that_cannot_be_proved_is_refused_with_what_it_printed(
-    case: str, tmp_path: Path
-) -> None:
+def test_a_program_that_cannot_be_proved_is_refused_with_what_it_printed(case, tmp_path):
     text, name, output = FAILING[case]
     with pytest.raises(ProofFailed, match=name) as failed:
         prove(program(text.format(tmp_path)), patience=0.3 if "ends" in case else 60)
     assert failed.value.output == output
 
 
-def test_a_program_that_fails_when_it_is_resumed_is_found() -> None:
+def test_a_program_that_fails_when_it_is_resumed_is_found():
     with pytest.raises(ProofFailed, match="7") as error:
         prove(pretender("print('no resume'); sys.exit(7)"), kills=2, in_saves=0, seed=1)
     assert error.value.output.endswith("no resume")
 
 
-def test_a_program_that_gets_stuck_when_it_is_resumed_is_ended(tmp_path: Path) -> None:
+def test_a_program_that_gets_stuck_when_it_is_resumed_is_ended(tmp_path):
     note = tmp_path / "process"
     stuck = f"pathlib.Path({str(note)!r}).write_text(str(os.getpid())); time.sleep(600)"
     with pytest.raises(ProofFailed):
@@ -234,12 +228,12 @@ def test_a_program_that_gets_stuck_when_it_is_resumed_is_ended(tmp_path: Path) -
     assert not Path(f"/proc/{note.read_text()}").exists()
 
 
-def test_a_program_that_saves_at_its_end_alone_is_refused() -> None:
+def test_a_program_that_saves_at_its_end_alone_is_refused():
     with pytest.raises(ProofFailed, match="`every`"):
         walk("--every", "10min", "--steps", "2")
 
 
-def test_no_command_no_kills_and_a_used_folder_are_refused(tmp_path: Path) -> None:
+def test_no_command_no_kills_and_a_used_folder_are_refused(tmp_path):
     (tmp_path / "whole").mkdir()
     for command, options in (
         ([], {}),
@@ -255,7 +249,7 @@ def test_no_command_no_kills_and_a_used_folder_are_refused(tmp_path: Path) -> No
 # Moments and kills
 
 
-def test_moments_follow_from_the_seed_and_come_in_order() -> None:
+def test_moments_follow_from_the_seed_and_come_in_order():
     moments = draw_moments(20, 50, seed=1, aimed=None)
     assert moments == draw_moments(20, 50, seed=1, aimed=None)
     assert moments != draw_moments(20, 50, seed=2, aimed=None)
@@ -267,11 +261,11 @@ def test_moments_follow_from_the_seed_and_come_in_order() -> None:
 
 
 @pytest.mark.parametrize("kills", [1, 2, 5])
-def test_of_few_kills_one_is_aimed_at_a_save(kills: int) -> None:
+def test_of_few_kills_one_is_aimed_at_a_save(kills):
     assert sum(moment.aimed for moment in draw_moments(kills, 2, seed=1, aimed=None)) >= 1
 
 
-def test_files_without_a_record_are_a_save_that_is_not_finished(tmp_path: Path) -> None:
+def test_files_without_a_record_are_a_save_that_is_not_finished(tmp_path):
     run = standfast.Store(tmp_path).run("r")
     run.save(1, {"w": np.zeros(10)})
     run.close()
@@ -285,7 +279,7 @@ def test_files_without_a_record_are_a_save_that_is_not_finished(tmp_path: Path) 
     assert look_at(tmp_path).unfinished == {left, ".0123abcd.standfast"}
 
 
-def test_children_of_the_program_are_killed_with_it(tmp_path: Path) -> None:
+def test_children_of_the_program_are_killed_with_it(tmp_path):
     note = tmp_path / "children"
     child = "import time; time.sleep(60)"
     start = f"""

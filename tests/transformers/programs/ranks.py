@@ -3,8 +3,6 @@
 RANK=0 … python transformers_ranks.py FOLDER
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 python transformers_train.py FOLDER KILLED_AT
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,7 +1,5 @@
 """The API asked in this process, without a server."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

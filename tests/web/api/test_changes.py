@@ -1,7 +1,5 @@
 """Stores that change, vanish, are damaged or asked by many while they are shown."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import shutil
@@ -16,10 +14,8 @@ import pytest
 
 import standfast
 from standfast import Store
-from tests.kit.seams import Seams
 from tests.web import stores
 from tests.web.api.client import Api
-from tests.web.conftest import Serve, Shown
 
 
 def save(store: Store, name: str, *steps: int) -> standfast.Run:
@@ -36,7 +32,7 @@ def store(tmp_path: Path) -> Store:
     return store
 
 
-def test_changes_are_told_and_the_state_is_another_after_each(store: Store) -> None:
+def test_changes_are_told_and_the_state_is_another_after_each(store):
     api, run = Api(Path(store.url).parent), store.find_run("a")
     assert api("/store")["checkpoints"] == 2
     seen = [api("/store")["state"]]
@@ -58,7 +54,7 @@ def test_changes_are_told_and_the_state_is_another_after_each(store: Store) -> N
     api(f"/runs/{run.hash}", 404)
 
 
-def test_who_waits_is_answered_when_something_changes(store: Store, seams: Seams) -> None:
+def test_who_waits_is_answered_when_something_changes(store, seams):
     clock, actions = seams.clock(), list[Callable[[], object]]()
 
     async def passing(sleep: Any, seconds: float) -> None:
@@ -94,7 +90,7 @@ def test_who_waits_is_answered_when_something_changes(store: Store, seams: Seams
     assert waited(state, 5)[0] > 4
 
 
-def test_comparisons_that_take_long_hold_up_nothing_else(store: Store, seams: Seams) -> None:
+def test_comparisons_that_take_long_hold_up_nothing_else(store, seams):
     begun, ended = threading.Event(), threading.Event()
     run, slow = store.find_run("a").hash, save(store, "slow", 1).hash
     api = Api(Path(store.url).parent)
@@ -124,9 +120,7 @@ PATHS = (
 )
 
 
-def test_a_store_that_is_gone_is_410_and_told_of_again_when_it_is_back(
-    store: Store, tmp_path: Path
-) -> None:
+def test_a_store_that_is_gone_is_410_and_told_of_again_when_it_is_back(store, tmp_path):
     place, aside = tmp_path / "store", tmp_path / "aside"
     run = store.find_run("a").hash
     store.close()
@@ -146,9 +140,7 @@ def test_a_store_that_is_gone_is_410_and_told_of_again_when_it_is_back(
     assert [each["name"] for each in api("/runs")["runs"]] == ["new"]
 
 
-def test_a_store_that_vanishes_in_the_middle_never_breaks_an_answer(
-    store: Store, tmp_path: Path
-) -> None:
+def test_a_store_that_vanishes_in_the_middle_never_breaks_an_answer(store, tmp_path):
     place, run = tmp_path / "store", store.find_run("a").hash
     api, ended, answered = Api(place), threading.Event(), threading.Semaphore(0)
     statuses: list[tuple[str, int]] = []
@@ -174,7 +166,7 @@ def test_a_store_that_vanishes_in_the_middle_never_breaks_an_answer(
     assert api("/store")["checkpoints"] == 7
 
 
-def test_damage_is_told_and_nothing_else_suffers(shown: Shown) -> None:
+def test_damage_is_told_and_nothing_else_suffers(shown):
     api = Api(shown(stores.damaged))
     runs = {run["name"]: run for run in api("/runs")["runs"]}
     assert runs["gpt"]["damaged"] == api("/store")["damaged"] == 1
@@ -194,7 +186,7 @@ def test_damage_is_told_and_nothing_else_suffers(shown: Shown) -> None:
     assert "damaged" in marks[40]
 
 
-def test_hostile_names_are_told_as_they_are(shown: Shown) -> None:
+def test_hostile_names_are_told_as_they_are(shown):
     store = shown(stores.hostile)
     api = Api(store)
     told = {run["name"] for run in api("/runs?per_page=200")["runs"]}
@@ -206,7 +198,7 @@ def test_hostile_names_are_told_as_they_are(shown: Shown) -> None:
     assert {run["name"] for run in json.loads(boot)["data"]["runs"]} <= told
 
 
-def test_thirty_requests_at_once_are_all_answered(small: Store, served: Serve) -> None:
+def test_thirty_requests_at_once_are_all_answered(small, served):
     url = served(small)
     run = small.find_run("gpt").hash
     tensor = next(name for name in small.resolve(f"{run}@100").tensors if name.startswith("model."))

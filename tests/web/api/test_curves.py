@@ -1,7 +1,5 @@
 """The curves of the API: what is in the log and the records, in no more points than asked for."""
 
-from __future__ import annotations
-
 import itertools
 import os
 from pathlib import Path
@@ -11,14 +9,13 @@ import msgspec
 import numpy as np
 import pytest
 
-from standfast import Run, Store
+from standfast import Run
 from standfast.training.metrics import read_metrics
 from standfast.web.curves import Series
-from tests.kit.seams import Seams
 from tests.web.api.client import Api
 
 
-def test_a_short_log_is_told_as_it_is_with_the_checkpoints_and_why_they_stay(small: Store) -> None:
+def test_a_short_log_is_told_as_it_is_with_the_checkpoints_and_why_they_stay(small):
     run = small.find_run("gpt")
     lines = [*read_metrics(log_of(run))]
     told = Api(Path(small.url).parent)(f"/runs/{run.hash}/metrics")
@@ -33,7 +30,7 @@ def test_a_short_log_is_told_as_it_is_with_the_checkpoints_and_why_they_stay(sma
     assert (marks[100], "latest" in marks[200]) == (["paper"], True)
 
 
-def test_without_a_log_the_records_are_told(run: Run) -> None:
+def test_without_a_log_the_records_are_told(run):
     for step in (3, 1, 2):
         run.save(step, {"x": step}, metrics={"loss": step / 2})
     told = Api(run.store)(f"/runs/{run.hash}/metrics")
@@ -54,7 +51,7 @@ def log_of(run: Run) -> Path:
     return run.store.logs / f"{run.hash}_metrics.jsonl"
 
 
-def test_a_log_that_grows_is_read_on(run: Run) -> None:
+def test_a_log_that_grows_is_read_on(run):
     api, path = Api(run.store), f"/runs/{run.hash}/metrics"
     assert api(path)["metrics"] == {}
     write(run, range(5), loss=float)
@@ -71,7 +68,7 @@ def test_a_log_that_grows_is_read_on(run: Run) -> None:
     assert api(path)["metrics"]["loss"]["values"] == [0, 1, 2, -3, -4, 5], "the later line counts"
 
 
-def test_a_log_that_was_cut_is_read_again(run: Run) -> None:
+def test_a_log_that_was_cut_is_read_again(run):
     api, path = Api(run.store), f"/runs/{run.hash}/metrics"
     write(run, range(9), loss=float)
     assert api(path)["metrics"]["loss"]["all"] == 9
@@ -86,7 +83,7 @@ def test_a_log_that_was_cut_is_read_again(run: Run) -> None:
     assert api(path)["metrics"] == {}
 
 
-def test_lines_that_are_none_are_counted_and_left_out(run: Run) -> None:
+def test_lines_that_are_none_are_counted_and_left_out(run):
     write(run, range(2), loss=float)
     with log_of(run).open("ab") as log:
         log.write(b'no json\n\xff\n{"step":"x"}\n' + b"[" * 2000 + b"\n" + b"x" * (9 << 20) + b"\n")
@@ -96,9 +93,7 @@ def test_lines_that_are_none_are_counted_and_left_out(run: Run) -> None:
     assert told["damaged_lines"] == 5
 
 
-def test_of_a_long_log_the_extremes_the_last_value_and_the_means_stay(
-    run: Run, seams: Seams
-) -> None:
+def test_of_a_long_log_the_extremes_the_last_value_and_the_means_stay(run, seams):
     seams.bound("points held of a curve", 1000)
     values = {777: 1e3, 3_333: -1e3, 9_990: 10.0}
     write(run, range(10_000), loss=lambda step: values.get(step, 2.0))
@@ -127,7 +122,7 @@ def test_of_a_long_log_the_extremes_the_last_value_and_the_means_stay(
 
 
 @pytest.mark.parametrize("count", [101, 1000, 12345])
-def test_thinning_keeps_the_lowest_and_highest_of_each_stretch(count: int) -> None:
+def test_thinning_keeps_the_lowest_and_highest_of_each_stretch(count):
     rng = np.random.default_rng(0)
     values = rng.normal(size=count)
     values[rng.integers(count, size=count // 10)] = np.nan
@@ -144,7 +139,7 @@ def test_thinning_keeps_the_lowest_and_highest_of_each_stretch(count: int) -> No
         assert {*inside} >= {min(numbers), max(numbers)} if numbers else inside
 
 
-def test_what_is_smoothed_is_the_mean_of_all_and_not_of_the_extremes() -> None:
+def test_what_is_smoothed_is_the_mean_of_all_and_not_of_the_extremes():
     """A loss with spikes is near its mean, however far they reach."""
     rng = np.random.default_rng(0)
     values = 2 + rng.normal(size=200_000) / 100

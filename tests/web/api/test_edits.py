@@ -1,7 +1,5 @@
 """What may be changed, and by whom."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -25,9 +23,7 @@ def run(store: Store) -> str:
     return store.find_run("a").hash
 
 
-def test_tags_notes_and_names_are_those_of_the_command_line(
-    store: Store, run: str, tmp_path: Path
-) -> None:
+def test_tags_notes_and_names_are_those_of_the_command_line(store, run, tmp_path):
     edits = (
         (f"/checkpoints/{run}/1/tags", {"tag": "paper"}),
         (f"/checkpoints/{run}/1/notes", {"text": "The first <b>one</b>."}),
@@ -47,7 +43,7 @@ def test_tags_notes_and_names_are_those_of_the_command_line(
     assert store.resolve(f"{run}@1").tags == []
 
 
-def test_only_pages_of_the_dashboard_change_anything(store: Store, run: str) -> None:
+def test_only_pages_of_the_dashboard_change_anything(store, run):
     client = Api(store, allow_edit=True).client
     path, body = f"/api/v1/checkpoints/{run}/1/tags", b'{"tag":"paper"}'
     good = {"X-Standfast": "1", "Content-Type": "application/json", "Origin": HERE}
@@ -68,7 +64,7 @@ def test_only_pages_of_the_dashboard_change_anything(store: Store, run: str) -> 
     assert client.post(path, content=body, headers=good).status_code == 200
 
 
-def test_what_cannot_be_is_refused_in_words(store: Store, run: str) -> None:
+def test_what_cannot_be_is_refused_in_words(store, run):
     api = Api(store, allow_edit=True)
     tags = f"/checkpoints/{run}/1/tags"
     for path, body, status, kind in (

@@ -1,7 +1,5 @@
 """The dashboard of a root that weightslab wrote."""
 
-from __future__ import annotations
-
 from tests import WEIGHTSLAB
 from tests.experiments.test_foreign import MADE, content
 from tests.web.api.client import Api
@@ -21,7 +19,7 @@ PATHS = [
 ]
 
 
-def test_every_view_answers_and_writes_nothing() -> None:
+def test_every_view_answers_and_writes_nothing():
     before = content(WEIGHTSLAB)
     api = Api(WEIGHTSLAB)
     for path in PATHS:
@@ -33,7 +31,7 @@ def test_every_view_answers_and_writes_nothing() -> None:
     assert content(WEIGHTSLAB) == before
 
 
-def test_nothing_can_be_edited() -> None:
+def test_nothing_can_be_edited():
     before = content(WEIGHTSLAB)
     api = Api(WEIGHTSLAB, allow_edit=True)
     answer = api.send(f"/checkpoints/{MADE}/200/tags", {"tag": "paper"}, status=403)

@@ -1,7 +1,5 @@
 """Lists of the API: pages, filters, orders, and what of a store is told in them."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -26,7 +24,7 @@ def names(told: Any) -> list[str]:
     return [run["name"] for run in told["runs"]]
 
 
-def test_runs_and_checkpoints_come_in_pages(api: Api, small: Store) -> None:
+def test_runs_and_checkpoints_come_in_pages(api, small):
     every = [run["run"] for run in api("/runs")["runs"]]
     pages = [api(f"/runs?per_page=4&page={page}") for page in (1, 2, 3)]
     assert [len(page["runs"]) for page in pages] == [4, 2, 0]
@@ -37,7 +35,7 @@ def test_runs_and_checkpoints_come_in_pages(api: Api, small: Store) -> None:
     assert steps == [[200, 180, 160, 140], [120, 100, 80, 60], [40, 20]]
 
 
-def test_runs_are_found_by_text_and_by_parts_of_their_hash(api: Api, small: Store) -> None:
+def test_runs_are_found_by_text_and_by_parts_of_their_hash(api, small):
     gpt, low = (small.find_run(name).hash for name in ("gpt", "low rate"))
     for query, found in (
         ("q=LOW", {"low rate"}),
@@ -56,7 +54,7 @@ def test_runs_are_found_by_text_and_by_parts_of_their_hash(api: Api, small: Stor
     assert api("/runs?q=_")["total"] < api("/runs")["total"]
 
 
-def test_runs_are_found_by_the_metric_of_their_best_or_latest(api: Api) -> None:
+def test_runs_are_found_by_the_metric_of_their_best_or_latest(api):
     every = api("/runs?metric=loss<1e9")["runs"]
     values = {run["run"]: (run["best"] or run["latest"])["metrics"]["loss"] for run in every}
     middle = sorted(values.values())[len(values) // 2]
@@ -72,7 +70,7 @@ def test_runs_are_found_by_the_metric_of_their_best_or_latest(api: Api) -> None:
     assert api("/runs?metric=nothing<1")["total"] == 0
 
 
-def test_runs_are_sorted_and_those_without_a_metric_come_last(api: Api) -> None:
+def test_runs_are_sorted_and_those_without_a_metric_come_last(api):
     for sort, reverse in (("loss", False), ("-loss", True)):
         tops = [run["best"] or run["latest"] for run in api(f"/runs?sort={sort}")["runs"]]
         found = [top["metrics"].get("loss") if top else None for top in tops]
@@ -86,9 +84,7 @@ def test_runs_are_sorted_and_those_without_a_metric_come_last(api: Api) -> None:
     assert names(api("/runs?sort=-time")) == names(api("/runs?sort=time"))[::-1]
 
 
-def test_the_metrics_of_a_run_are_those_of_its_best_or_else_latest_checkpoint(
-    tmp_path: Path,
-) -> None:
+def test_the_metrics_of_a_run_are_those_of_its_best_or_else_latest_checkpoint(tmp_path):
     store = Store(tmp_path)
     for name, best in (("by save", 1), ("by mark", 2), ("none", 0)):
         with store.run(name) as run:
@@ -114,7 +110,7 @@ os._exit(9)
 """
 
 
-def test_a_store_in_a_folder_whose_name_is_no_text_is_shown(tmp_path: Path) -> None:
+def test_a_store_in_a_folder_whose_name_is_no_text_is_shown(tmp_path):
     place = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9"))
     Store(place).run("a").save(1, {"n": 1})
     api = Api(place)
@@ -122,7 +118,7 @@ def test_a_store_in_a_folder_whose_name_is_no_text_is_shown(tmp_path: Path) -> N
     assert "caf" in api.client.get("/").text
 
 
-def test_a_run_is_live_while_a_process_writes_into_it(tmp_path: Path) -> None:
+def test_a_run_is_live_while_a_process_writes_into_it(tmp_path):
     command = [sys.executable, "-c", KILLED, str(tmp_path)]
     program = subprocess.Popen(command, stdin=-1, stdout=-1, text=True)
     assert program.stdout is not None
@@ -141,7 +137,7 @@ def test_a_run_is_live_while_a_process_writes_into_it(tmp_path: Path) -> None:
     assert api("/store")["state"] != before
 
 
-def test_a_store_that_is_in_no_folder_is_told_of_too() -> None:
+def test_a_store_that_is_in_no_folder_is_told_of_too():
     store = Store(MemoryBackend())
     with store.run("a") as run:
         for step in (1, 2):
@@ -156,7 +152,7 @@ def test_a_store_that_is_in_no_folder_is_told_of_too() -> None:
     assert api.client.get("/").status_code == 200
 
 
-def test_no_filter_takes_long(api: Api) -> None:
+def test_no_filter_takes_long(api):
     """A page elsewhere can make a browser come here with any text."""
     began = time.process_time()
     for text in ("a" + " " * 120 + "<" + " " * 376 + "<", "<" * 5000, " " * 5000 + "=", "_" * 999):

@@ -1,7 +1,5 @@
 """The API tells what the command line prints with --json, of the same store."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +13,6 @@ from standfast import Store
 from tests.kit.cli import call
 from tests.web import stores
 from tests.web.api.client import Api
-from tests.web.conftest import Shown
 
 Printed = Callable[..., Any]
 
@@ -41,7 +38,7 @@ def gpt(small: Store) -> str:
     return small.find_run("gpt").hash
 
 
-def test_the_store_is_told_of_in_figures(api: Api, small: Store) -> None:
+def test_the_store_is_told_of_in_figures(api, small):
     told = api("/store")
     assert told["url"] == small.url
     assert told["version"] == standfast.__version__
@@ -51,7 +48,7 @@ def test_the_store_is_told_of_in_figures(api: Api, small: Store) -> None:
     assert told["files"] == str(Path(small.url).parent)
 
 
-def test_the_runs_are_those_of_the_log_the_newest_first(api: Api, printed: Printed) -> None:
+def test_the_runs_are_those_of_the_log_the_newest_first(api, printed):
     told, logged = api("/runs"), printed("log")
     by_run = {each["run"]: each for each in logged}
     assert told["total"] == len(by_run) == len(told["runs"])
@@ -68,9 +65,7 @@ def test_the_runs_are_those_of_the_log_the_newest_first(api: Api, printed: Print
     assert api("/lineage") == logged
 
 
-def test_a_run_is_told_with_its_checkpoints_and_what_it_takes(
-    api: Api, printed: Printed, gpt: str
-) -> None:
+def test_a_run_is_told_with_its_checkpoints_and_what_it_takes(api, printed, gpt):
     told, of_ls = api(f"/runs/{gpt}/checkpoints"), printed("ls", gpt, "--all")
     (retained,) = printed("log", gpt, "--retention")
     kept = {each["step"]: each for each in retained["checkpoints"]}
@@ -91,9 +86,7 @@ def test_a_run_is_told_with_its_checkpoints_and_what_it_takes(
     assert {names[child] for child in told["children"]} == {"low rate", "wide"}
 
 
-def test_a_checkpoint_is_told_as_show_and_diff_do(
-    api: Api, printed: Printed, gpt: str, small: Store
-) -> None:
+def test_a_checkpoint_is_told_as_show_and_diff_do(api, printed, gpt, small):
     told = api(f"/checkpoints/{gpt}/100")
     assert told.pop("integrity")["state"] in ("verified", "unverified")
     assert told.pop("kept")["keep"]
@@ -108,7 +101,7 @@ def test_a_checkpoint_is_told_as_show_and_diff_do(
         assert told == printed("diff", before, after)
 
 
-def test_a_verified_checkpoint_is_known_to_be_so(tmp_path: Path) -> None:
+def test_a_verified_checkpoint_is_known_to_be_so(tmp_path):
     store = Store(tmp_path)
     with store.run("a") as run:
         saved = run.save(1, {"x": np.ones(9)})
@@ -119,9 +112,7 @@ def test_a_verified_checkpoint_is_known_to_be_so(tmp_path: Path) -> None:
     assert api(path)["integrity"]["state"] == "verified"
 
 
-def test_the_record_is_told_by_its_head_and_the_sizes_of_its_lines(
-    api: Api, gpt: str, small: Store
-) -> None:
+def test_the_record_is_told_by_its_head_and_the_sizes_of_its_lines(api, gpt, small):
     told = api(f"/checkpoints/{gpt}/100/record")
     assert told["head"]["step"] == 100
     assert told["bytes"] == small.backend.size(told["file"])
@@ -130,7 +121,7 @@ def test_the_record_is_told_by_its_head_and_the_sizes_of_its_lines(
     assert lines == "head tree names kinds specs extents digests views digest"
 
 
-def test_storage_is_told_as_du_and_gc_do(api: Api, printed: Printed, small: Store) -> None:
+def test_storage_is_told_as_du_and_gc_do(api, printed, small):
     told = api("/storage")
     assert told["usage"] == printed("du")
     assert told["gc"] == printed("gc")
@@ -144,7 +135,7 @@ def test_storage_is_told_as_du_and_gc_do(api: Api, printed: Printed, small: Stor
     assert told["kept"]["the latest of its run"] == 5
 
 
-def test_the_parts_of_a_large_state_are_told_apart(tmp_path: Path) -> None:
+def test_the_parts_of_a_large_state_are_told_apart(tmp_path):
     store = Store(tmp_path)
     with store.run("a") as run:
         large = {name: np.zeros(5 << 20, np.uint8) for name in ("x", "y")}
@@ -154,7 +145,7 @@ def test_the_parts_of_a_large_state_are_told_apart(tmp_path: Path) -> None:
     assert min(parts.values()) >= 5 << 20
 
 
-def test_what_is_not_finite_is_null(tmp_path: Path) -> None:
+def test_what_is_not_finite_is_null(tmp_path):
     store = Store(tmp_path)
     with store.run("a") as run:
         run.save(1, {"x": 1}, metrics={"loss": float("nan"), "top": float("inf"), "ok": 0.5})
@@ -163,9 +154,7 @@ def test_what_is_not_finite_is_null(tmp_path: Path) -> None:
     assert answer.json()["latest"]["metrics"] == {"loss": None, "top": None, "ok": 0.5}
 
 
-def test_a_tensor_is_summed_up_a_large_one_in_part(
-    api: Api, gpt: str, small: Store, shown: Shown
-) -> None:
+def test_a_tensor_is_summed_up_a_large_one_in_part(api, gpt, small, shown):
     tensors = small.resolve(f"{gpt}@100").tensors
     name = next(each for each in tensors if each.startswith("model."))
     told = api(f"/tensor?ref={gpt}@100&name={name}&bins=16")
@@ -203,13 +192,11 @@ def test_a_tensor_is_summed_up_a_large_one_in_part(
         ("/no-such-thing", 404, "RefNotFound"),
     ],
 )
-def test_a_wrong_question_is_an_error_that_says_why(
-    api: Api, gpt: str, path: str, status: int, kind: str
-) -> None:
+def test_a_wrong_question_is_an_error_that_says_why(api, gpt, path, status, kind):
     error = api(path.format(gpt), status)["error"]
     assert error["kind"] == kind
     assert error["message"]
 
 
-def test_without_a_folder_of_files_none_is_shown(place: Path) -> None:
+def test_without_a_folder_of_files_none_is_shown(place):
     assert "--files" in Api(place)("/files?path=", 403)["error"]["message"]

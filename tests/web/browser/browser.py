@@ -1,7 +1,5 @@
 """The dashboard as people see it: the real server, and a real browser that forgives nothing."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 import shutil

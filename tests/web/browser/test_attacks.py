@@ -1,7 +1,5 @@
 """A page elsewhere can neither read the dashboard nor change anything by it."""
 
-from __future__ import annotations
-
 import hashlib
 import shutil
 from collections.abc import Iterator
@@ -121,9 +119,7 @@ def victim(browsing: Browsing) -> Iterator[Page]:
 
 
 @pytest.mark.parametrize("host", kept(["127.0.0.1", "localhost", ELSEWHERE], "127.0.0.1"))
-def test_a_page_elsewhere_reads_and_changes_nothing(
-    host: str, target: Target, site: Site, victim: Page
-) -> None:
+def test_a_page_elsewhere_reads_and_changes_nothing(host, target, site, victim):
     """By fetch with and without CORS, by tags, frames, forms and beacons; even with edits on."""
     before = target.state
     victim.goto(target.url)  # as somebody has who has it open

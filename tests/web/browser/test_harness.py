@@ -1,14 +1,12 @@
 """The browser that tests look through sees what must not be: each of these pages is bad."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest
 from playwright.sync_api import Page
 
 from tests.kit.sites import Site
-from tests.web.browser.browser import Browsing, Watch, check_fit, check_shift, settle, visit
+from tests.web.browser.browser import Watch, check_fit, check_shift, settle, visit
 
 ICON = '<link rel="icon" href="data:,">'
 BAD = {
@@ -42,9 +40,7 @@ def site(watch: Watch) -> Iterator[Site]:
         yield site
 
 
-def test_what_must_not_happen_on_a_page_is_seen(
-    site: Site, browsing: Browsing, watch: Watch
-) -> None:
+def test_what_must_not_happen_on_a_page_is_seen(site, browsing, watch):
     with browsing.context() as context:
         watch.attach(context)
         page: Page = context.new_page()

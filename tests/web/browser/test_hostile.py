@@ -1,7 +1,5 @@
 """What a hostile store says is shown as text, and never done."""
 
-from __future__ import annotations
-
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -12,8 +10,8 @@ from standfast import Store
 from tests.kit.cases import kept
 from tests.web import stores
 from tests.web.api.client import Api
-from tests.web.browser.browser import Watch, settle, visit
-from tests.web.conftest import Serve, Shown
+from tests.web.browser.browser import settle, visit
+from tests.web.conftest import Shown
 from tests.web.stores import ATTACKS, ODDITIES
 
 TEXTS = (*ATTACKS, *ODDITIES)
@@ -24,7 +22,7 @@ def store(shown: Shown) -> Store:
     return shown(stores.hostile)
 
 
-def test_all_that_a_store_says_is_text(store: Store, served: Serve, page: Page) -> None:
+def test_all_that_a_store_says_is_text(store, served, page):
     """Names, hyperparameters, metrics (in the plots too), tags, notes, values, tensors."""
     first, second, *_ = _runs(store)
     turned = next(run.hash for run in store.runs() if "\u202e" in (run.name or ""))
@@ -49,7 +47,7 @@ def test_all_that_a_store_says_is_text(store: Store, served: Serve, page: Page) 
     _check_harmless(page)
 
 
-def test_every_tensor_and_metric_can_be_looked_at_whatever_its_name(store: Store) -> None:
+def test_every_tensor_and_metric_can_be_looked_at_whatever_its_name(store):
     api, run = Api(store), _runs(store)[0]
     for text in TEXTS:
         said = api(f"/tensor?{urlencode({'ref': f'{run}@2', 'name': f'model.{text}'})}")
@@ -59,7 +57,7 @@ def test_every_tensor_and_metric_can_be_looked_at_whatever_its_name(store: Store
     assert "__proto__" in metrics
 
 
-def test_names_of_files_and_folders_are_text(store: Store, served: Serve, page: Page) -> None:
+def test_names_of_files_and_folders_are_text(store, served, page):
     visit(page, f"{served(store)}/files")
     _check_shown(page, [text.replace("/", "\u2215") for text in ATTACKS])
     _check_harmless(page)
@@ -72,9 +70,7 @@ def test_names_of_files_and_folders_are_text(store: Store, served: Serve, page: 
 
 
 @pytest.mark.parametrize("text", kept([ATTACKS[1], ATTACKS[2], "../etc/passwd\x00"], ATTACKS[1]))
-def test_what_is_asked_for_comes_back_as_text(
-    text: str, store: Store, served: Serve, page: Page, watch: Watch
-) -> None:
+def test_what_is_asked_for_comes_back_as_text(text, store, served, page, watch):
     """A link that somebody sends cannot do anything either."""
     watch.expect("^4[0-9][0-9] GET ")
     watch.expect("console error: Failed to load resource.* 4[0-9][0-9]")

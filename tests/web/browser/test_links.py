@@ -1,7 +1,5 @@
 """Every page can be reached, fits its window, does not jump and says where it is."""
 
-from __future__ import annotations
-
 import re
 from urllib.parse import urldefrag, urljoin, urlsplit
 
@@ -9,18 +7,14 @@ import httpx
 import pytest
 from playwright.sync_api import Page
 
-from standfast import Store
 from tests.web import stores
 from tests.web.browser.browser import DESK, PHONE, check_fit, check_sizes, settle
-from tests.web.conftest import Serve
 
 MOST = 400
 """Pages; a crawl that finds more has gone astray."""
 
 
-def test_every_link_answers_and_every_page_can_be_reached_from_the_first_one(
-    small: Store, served: Serve, page: Page
-) -> None:
+def test_every_link_answers_and_every_page_can_be_reached_from_the_first_one(small, served, page):
     """One page of each kind is opened in the browser; what others link to is asked for."""
     url = served(small)
     waiting, opened, answered = [f"{url}/"], set[str](), set[str]()
@@ -48,9 +42,7 @@ def test_every_link_answers_and_every_page_can_be_reached_from_the_first_one(
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", stores.PAGES)
-def test_every_page_fits_a_phone_and_a_desk_and_says_where_it_is(
-    name: str, small: Store, served: Serve, page: Page
-) -> None:
+def test_every_page_fits_a_phone_and_a_desk_and_says_where_it_is(name, small, served, page):
     check_sizes(page, f"{served(small)}{stores.pages(small)[name]}", [PHONE, DESK])
     check_place(page)
 

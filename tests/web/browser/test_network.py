@@ -1,7 +1,5 @@
 """Nothing leaves the machine: the browser's own log of the network says so."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -9,16 +7,12 @@ from typing import Any
 import pytest
 from playwright.sync_api import sync_playwright
 
-from standfast import Store
 from tests.web import stores
-from tests.web.browser.browser import ARGUMENTS, OBSERVED, Watch, chromium, visit
-from tests.web.conftest import Serve
+from tests.web.browser.browser import ARGUMENTS, OBSERVED, chromium, visit
 
 
 @pytest.mark.long  # all tests of pages watch requests; this one looks below the pages too
-def test_no_page_opens_a_connection_to_anywhere_else(
-    small: Store, served: Serve, tmp_path: Path, watch: Watch
-) -> None:
+def test_no_page_opens_a_connection_to_anywhere_else(small, served, tmp_path, watch):
     url, log = served(small), tmp_path / "network.json"
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(

@@ -2,8 +2,6 @@
 and while its store or its server goes away and comes back.
 """
 
-from __future__ import annotations
-
 import re
 import shutil
 from pathlib import Path
@@ -11,15 +9,14 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import expect
 
 from standfast import Run, Store
 from tests.web import stores
-from tests.web.browser.browser import PHONE, Watch, check_sizes, serve, settle, visit, work_of
-from tests.web.conftest import Serve, Shown
+from tests.web.browser.browser import PHONE, check_sizes, serve, settle, visit, work_of
 
 
-def test_an_empty_store_says_what_to_do(shown: Shown, served: Serve, page: Page) -> None:
+def test_an_empty_store_says_what_to_do(shown, served, page):
     for path in ("/", "/lineage", "/compare", "/storage", "/files"):
         check_sizes(page, f"{served(shown(stores.empty))}{path}", [PHONE])
         said = page.locator("main").inner_text()
@@ -28,7 +25,7 @@ def test_an_empty_store_says_what_to_do(shown: Shown, served: Serve, page: Page)
             assert word not in said, path
 
 
-def test_damage_is_shown_where_it_is(shown: Shown, served: Serve, page: Page, watch: Watch) -> None:
+def test_damage_is_shown_where_it_is(shown, served, page, watch):
     watch.expect("^422 (GET|POST) ")
     watch.expect("console error: Failed to load resource.* 422")
     store = shown(stores.damaged)
@@ -49,9 +46,7 @@ def test_damage_is_shown_where_it_is(shown: Shown, served: Serve, page: Page, wa
         expect(main).to_contain_text(said, ignore_case=True)
 
 
-def test_a_store_that_goes_away_and_comes_back_is_followed(
-    tmp_path: Path, shown: Shown, served: Serve, page: Page, watch: Watch
-) -> None:
+def test_a_store_that_goes_away_and_comes_back_is_followed(tmp_path, shown, served, page, watch):
     watch.expect("^410 GET ")
     watch.expect("console error: Failed to load resource.* 410")
     place, aside = tmp_path / "store", tmp_path / "aside"
@@ -70,9 +65,7 @@ def test_a_store_that_goes_away_and_comes_back_is_followed(
     expect(page.locator("body")).to_contain_text("is no store")
 
 
-def test_a_server_that_has_ended_is_told_and_found_again(
-    tmp_path: Path, page: Page, watch: Watch
-) -> None:
+def test_a_server_that_has_ended_is_told_and_found_again(tmp_path, page, watch):
     """People leave pages open over night: one must neither be silent nor ask without end."""
     watch.expect("console error: Failed to load resource: net::")
     store = stores.empty(tmp_path)
@@ -109,9 +102,7 @@ def odd(workshop: Store) -> Run:
     return run
 
 
-def test_odd_tensors_are_shown_and_a_picture_that_failed_is_drawn_again(
-    odd: Run, served: Serve, page: Page, watch: Watch
-) -> None:
+def test_odd_tensors_are_shown_and_a_picture_that_failed_is_drawn_again(odd, served, page, watch):
     visit(page, f"{served(odd.store, allow_edit=True)}/checkpoints/{odd.hash}/1")
     expect(page.locator(".row.columns")).to_contain_text("3 tensor")
     expect(page.locator("main")).to_contain_text("no part")
@@ -139,9 +130,7 @@ def test_odd_tensors_are_shown_and_a_picture_that_failed_is_drawn_again(
     expect(page.locator("tr[data-name='inner.b']")).not_to_contain_text("not finite")
 
 
-def test_a_setting_in_the_filter_is_no_metric_and_a_metric_may_be_called_time(
-    odd: Run, served: Serve, page: Page
-) -> None:
+def test_a_setting_in_the_filter_is_no_metric_and_a_metric_may_be_called_time(odd, served, page):
     visit(page, f"{served(odd.store, allow_edit=True)}/?q=odd")
     names = page.locator("main tbody td.name")
     page.get_by_role("button", name="time", exact=True).click()
@@ -156,8 +145,8 @@ def test_a_setting_in_the_filter_is_no_metric_and_a_metric_may_be_called_time(
 
 
 def test_what_people_zoomed_to_and_what_they_write_stays_when_the_run_goes_on(
-    workshop: Store, served: Serve, page: Page
-) -> None:
+    workshop, served, page
+):
     with workshop.run("live", hp={}) as run:
         for step in range(1, 12):
             run.save(step, {"n": step}, {"loss": 1 / step})
@@ -178,7 +167,7 @@ def test_what_people_zoomed_to_and_what_they_write_stays_when_the_run_goes_on(
 
 
 @pytest.mark.long
-def test_hundreds_of_runs_do_not_hold_anything_up(shown: Shown, served: Serve, page: Page) -> None:
+def test_hundreds_of_runs_do_not_hold_anything_up(shown, served, page):
     """The first page has a few of them, and no page works for a second."""
     store = shown(stores.many)
     url = served(store)

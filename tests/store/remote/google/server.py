@@ -5,8 +5,6 @@ that each write changes, and a list as obstore reads it says no generation. An E
 the content.
 """
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import json

@@ -1,7 +1,5 @@
 """Stores at gs://, where an object is replaced by its generation: obstore itself demands it."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Iterator
@@ -35,7 +33,7 @@ def google(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seams: Seams) -> Ite
         yield server
 
 
-def test_an_object_is_replaced_by_what_the_server_said_of_it(google: Google) -> None:
+def test_an_object_is_replaced_by_what_the_server_said_of_it(google):
     client = Client(URL)
     first = client.put("a", b"1", create=True)
     assert client.put("a", b"1", create=True) == first, "as if its answer had been lost"
@@ -52,7 +50,7 @@ def test_an_object_is_replaced_by_what_the_server_said_of_it(google: Google) -> 
     assert google.updates == 2
 
 
-def test_an_object_is_replaced_by_what_a_list_said_of_it(google: Google) -> None:
+def test_an_object_is_replaced_by_what_a_list_said_of_it(google):
     client = Client(URL)
     client.put("a", b"1")
     ((_, meta),), _ = client.list()
@@ -65,7 +63,7 @@ def test_an_object_is_replaced_by_what_a_list_said_of_it(google: Google) -> None
     assert bytes(client.get("a")) == b"2"
 
 
-def test_who_wrote_the_same_again_is_noticed(google: Google) -> None:
+def test_who_wrote_the_same_again_is_noticed(google):
     client = Client(URL)
     first = client.put("a", b"1")
     again = client.put("a", b"1")
@@ -74,7 +72,7 @@ def test_who_wrote_the_same_again_is_noticed(google: Google) -> None:
         client.put("a", b"2", match=first)
 
 
-def test_a_lock_is_taken_renewed_and_released(google: Google, seams: Seams) -> None:
+def test_a_lock_is_taken_renewed_and_released(google, seams):
     seams.bound("slack of a lease", 60.0)
     backend = RemoteBackend(URL, lease=1.0)
     with backend.lock("a") as lock:  # type: ignore[union-attr]
@@ -90,7 +88,7 @@ def test_a_lock_is_taken_renewed_and_released(google: Google, seams: Seams) -> N
 
 
 @pytest.mark.usefixtures("small_parts")
-def test_a_store_works(google: Google) -> None:
+def test_a_store_works(google):
     with Store(URL).run("a") as run:
         run.save(1, large(1))
         run.save(2, state(2))

@@ -4,8 +4,6 @@ With the last two, that rank is killed in the last save: at the AT-th of its fil
 from 1. A rank that gets through a save prints its number, the step and the commit's number.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 
