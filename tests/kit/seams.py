@@ -23,6 +23,7 @@ call can fail. No test replaces a function of the product: `tests/test_seams.py`
 from __future__ import annotations
 
 import gc
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -51,11 +52,12 @@ class Seams:
     def disk(self, disk: D | None = None, **operations: Any) -> D:
         """Put a disk in the place of the real one, or replace some operations of the present one.
 
-        Objects of tests before are released first, so that what they do at their end is not
-        taken for an operation of this one.
+        Objects of tests before are released first, once a test, so that what they do at their end
+        is not taken for an operation of this one.
         """
         if disk is not None:
-            gc.collect()
+            if _released != os.environ["PYTEST_CURRENT_TEST"]:
+                _release()
             self._patch.setattr(disks, "LOCAL", disk)
         self._replace(disks.LOCAL, operations)
         return disks.LOCAL  # type: ignore[return-value]
@@ -100,6 +102,15 @@ class Seams:
             if isinstance(value, FunctionType) and callable(old):
                 value = _before(value, old, bound=isinstance(of, type))
             self._patch.setattr(of, name, value)
+
+
+_released = ""
+
+
+def _release() -> None:
+    global _released
+    gc.collect()
+    _released = os.environ["PYTEST_CURRENT_TEST"]
 
 
 def _before(new: Callable[..., Any], old: Any, bound: bool) -> Callable[..., Any]:
