@@ -9,15 +9,13 @@ import pytest
 
 import standfast
 from tests.examples import EXAMPLES
-from tests.examples.programs import run, run_here
+from tests.examples.programs import run
 from tests.kit.cases import kept
 
 
 def _run(name: str, steps: int, folder: Path) -> None:
     options = ["--steps", str(steps), "--store", str(folder)]
-    if name == "jax":
-        run_here("train_jax", *options)
-    elif name == "fsdp":
+    if name == "fsdp":
         command = ["-m", "torch.distributed.run", "--nproc-per-node", "2"]
         command += [str(EXAMPLES / "train_fsdp.py"), *options]
         subprocess.run([sys.executable, *command], check=True, capture_output=True)

@@ -34,6 +34,7 @@ from typing import Any, TypeVar
 
 import pytest
 
+import standfast
 from standfast.files import disk as disks
 from standfast.files.disk import Disk
 from standfast.store.backends.local import LocalBackend
@@ -75,6 +76,7 @@ class Seams:
     def clock(self, start: float = 1_000_000_000.0) -> Clock:
         """Give all modules of the product a clock that stands still unless the test moves it."""
         clock = Clock(start)
+        _ = standfast.Checkpointer  # its modules are imported when it is first asked for
         for name, module in list(sys.modules.items()):
             if name.startswith("standfast") and getattr(module, "time", None) is time:
                 self._patch.setattr(module, "time", clock)

@@ -1,9 +1,14 @@
-"""No thread of a test outlives it: what one left behind would act in the middle of another."""
+"""No thread of a test outlives it: what one left behind would act in the middle of another.
+
+JAX has threads that never end, and warns at every fork from then on: it is imported by programs
+that tests start, not by the tests themselves.
+"""
 
 from __future__ import annotations
 
 import _thread
 import gc
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -28,6 +33,7 @@ def threads_end() -> Iterator[None]:
         _wait(before, PATIENCE)
     left = _count() - before
     assert left <= 0, f"{left} threads of this test are still there: close what started them"
+    assert "jax" not in sys.modules, "use JAX in a program of its own"
 
 
 def _count() -> int:

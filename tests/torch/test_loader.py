@@ -83,6 +83,11 @@ class Drawn(Dataset[Any]):
         return np.array([index, random.getrandbits(30), *numbers])
 
 
+class ByBatch(Plain):
+    def __getitems__(self, indices: list[int]) -> list[torch.Tensor]:
+        return [torch.tensor([index, len(indices)]) for index in indices]
+
+
 class Seeds(Plain):
     def __getitem__(self, index: int) -> int:
         return get_worker_info().seed  # type: ignore[union-attr]
@@ -222,6 +227,19 @@ def test_the_state_is_small_and_plain():
         "drop_last": False,
         "sampler": None,
     }
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_samples_are_fetched_together_where_the_dataset_can(workers):
+    loader = ResumableLoader(ByBatch(5), 3, num_workers=workers)
+    assert _lists(loader) == [[[0, 3], [1, 3], [2, 3]], [[3, 2], [4, 2]]]
+
+
+def test_options_for_workers_are_ignored_without_workers_and_unknown_ones_refused():
+    options = {"prefetch_factor": 2, "persistent_workers": True, "timeout": 5}
+    assert len(list(_plain(num_workers=0, multiprocessing_context="spawn", **options))) == 5
+    with pytest.raises(TypeError, match="prefetch"):
+        _plain(prefetch=2)
 
 
 def test_skipped_samples_are_not_loaded():
