@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -163,10 +163,15 @@ class _LateCopies:
         self.done.wait()
 
 
-def put_tensors_on(device: LateDevice, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let all torch tensors of several numbers lie on the device, but for those of bytes.
+def put_tensors_on(
+    device: LateDevice,
+    monkeypatch: pytest.MonkeyPatch,
+    others: Mapping[int, LateDevice] | None = None,
+) -> None:
+    """Let all torch tensors of several numbers be on the device, but for those of bytes.
 
-    (States of generators are bytes, and lie on the host everywhere.)
+    (States of generators are bytes, and are on the host everywhere.) Some tensors, named by the
+    address of their data, may be saved from other devices.
     """
     plain = adapter.source
 
@@ -177,7 +182,10 @@ def put_tensors_on(device: LateDevice, monkeypatch: pytest.MonkeyPatch) -> None:
 
     def source(value: Any) -> Source:
         found = plain(value)
-        return DeviceSource(value.detach(), found.spec, device) if on_device(value) else found
+        if not on_device(value):
+            return found
+        owner = (others or {}).get(value.data_ptr(), device)
+        return DeviceSource(value.detach(), found.spec, owner)
 
     def device_of(value: Any) -> Device | None:
         return device if on_device(value) else None

@@ -14,7 +14,7 @@ import torch
 
 from standfast.errors import CopyFailed, StateChanged, WriteFailed
 from standfast.training.background.background import Background
-from tests.kit.devices import LateDevice
+from tests.kit.devices import LateDevice, put_tensors_on
 from tests.kit.seams import Seams
 from tests.training.background.test_overlap import Program, device, program, settled, until_warm
 
@@ -123,16 +123,7 @@ def test_a_staging_is_not_lent_while_another_device_still_copies_into_it(
     program, device, monkeypatch
 ):
     other = LateDevice("late:1")
-    bias = program.model.layer.bias
-    on_one = sys.modules["standfast.torch.framework"].source  # type: ignore[attr-defined]
-
-    def source(value: Any) -> Any:
-        found = on_one(value)
-        if getattr(value, "data_ptr", lambda: 0)() == bias.data_ptr():
-            found.device = other
-        return found
-
-    monkeypatch.setattr("standfast.torch.framework.source", source)
+    put_tensors_on(device, monkeypatch, {program.model.layer.bias.data_ptr(): other})
     device.fails_after = 0
     with other.held():
         program.save()
