@@ -7,6 +7,7 @@ that tests start, not by the tests themselves.
 from __future__ import annotations
 
 import _thread
+import faulthandler
 import gc
 import sys
 import threading
@@ -31,8 +32,9 @@ def threads_end() -> Iterator[None]:
     if _count() > before:
         gc.collect()  # some end with the object that they work for
         _wait(before, PATIENCE)
-    left = _count() - before
-    assert left <= 0, f"{left} threads of this test are still there: close what started them"
+    if (left := _count() - before) > 0:
+        faulthandler.dump_traceback()
+        raise AssertionError(f"{left} threads of this test are still there: close what began them")
     assert "jax" not in sys.modules, "use JAX in a program of its own"
 
 
