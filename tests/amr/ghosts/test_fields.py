@@ -14,13 +14,7 @@ from standfast.amr import (
     repartition,
 )
 from standfast.errors import BadBlock, BadOption, RanksDisagree
-from tests.amr.meshes import (
-    beyond,
-    empty_mesh,
-    face_sites,
-    random_mesh,
-    sites_by_place,
-)
+from tests.amr.meshes import beyond, empty_mesh, face_sites, random_mesh, sites_by_place
 from tests.kit.rank_threads import on_threads
 
 MESHES = [

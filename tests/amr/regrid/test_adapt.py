@@ -7,13 +7,7 @@ from standfast.amr import ShardContext, repartition
 from standfast.amr.regrid.adapt import Adapted, gradients
 from standfast.errors import BadBlock, BadOption, RanksDisagree
 from tests.amr.ghosts.test_fields import expected_layer
-from tests.amr.meshes import (
-    beyond,
-    empty_mesh,
-    give_fields,
-    random_mesh,
-    sites_by_place,
-)
+from tests.amr.meshes import beyond, empty_mesh, give_fields, random_mesh, sites_by_place
 from tests.kit.rank_threads import on_threads
 
 Mesh = set[tuple[int, tuple[int, ...]]]
