@@ -3,7 +3,7 @@
 import json
 
 from standfast import errors
-from tests.formats.builders import texts
+from tests.formats.builders import cuts, texts
 from tests.formats.safetensors.builders import (
     entry,
     file_of,
@@ -22,12 +22,11 @@ HEADER = objects(TENSOR)
 file_of_each = texts(file_of, "text")
 of_dtype_each = texts(lambda text: one_tensor(dtype=text), "dtype")
 of_shape_each = texts(lambda text: one_tensor(shape=text), "shape")
+of_offsets_each = texts(lambda text: one_tensor(offsets=text), "offsets")
 
 TEXTS = {
     errors.TruncatedFile: {
-        "empty file": b"",
-        "one byte": b"\x02",
-        "seven bytes": bytes(7),
+        **cuts(bytes(7), 0, 1, 7),
         "header length alone": file_of("", length=2),
         "header length one beyond": file_of("{}", length=3),
         "header length at the limit in a short file": file_of("{}", length=100_000_000),
@@ -49,33 +48,19 @@ TEXTS = {
         "UTF-8 cut short": file_of(b'{"\xf0\x9f":{}}'),
         "surrogate as UTF-8": file_of('{"\ud800":{}}'),
         "UTF-16": file_of("{}".encode("utf-16-le")),
-        "bad byte in the metadata": file_of(
-            b'{"__metadata__":{"key":"\xff"},' + TENSOR.encode() + b"}", b"x"
-        ),
         "bad byte in the padding": file_of(HEADER.encode() + b"  \xa0", b"x"),
         "lone surrogate in a name": holding(tensor("\\ud800")),
         "surrogates in the wrong order in a name": holding(tensor("\\udc00\\ud800")),
-        "lone surrogate in the name of a field": holding(
-            member("a", entry()[:-1] + ',"\\ud800":1}')
-        ),
         "JSON cut short": file_of(HEADER[:-1], b"x"),
         "NUL after the JSON": file_of(HEADER + "\0", b"x"),
         "object after the JSON": file_of(HEADER + "{}", b"x"),
         "comma at the end": file_of(f"{{{TENSOR},}}", b"x"),
         "comma at the start": file_of(f"{{,{TENSOR}}}", b"x"),
         "newline in a name": file_of('{"a\nb":{}}'),
-        **of_shape_each(r"""
-            [01]  [+1]  [0x1]  [NaN]  [Infinity]
-        """),
+        **of_shape_each("[01]  [+1]  [0x1]  [NaN]  [Infinity]"),
         "100,000 arrays in each other": file_of('{"a":' + "[" * 100_000),
-        "100,000 arrays in each other, closed": file_of(
-            '{"a":' + "[" * 100_000 + "]" * 100_000 + "}"
-        ),
         "100,000 objects in each other": file_of('{"a":' * 100_000),
         "integer of 5,000 digits": one_tensor(shape=f"[{'9' * 5000}]"),
-        "integer of 5,000 digits in the metadata": file_of(
-            f'{{"__metadata__":{{"key":{"9" * 5000}}}}}'
-        ),
     },
     errors.LimitExceeded: {
         "header length over the limit": file_of("{}", length=100_000_001),
@@ -93,9 +78,6 @@ TEXTS = {
         "tensor twice, with other bytes": holding(TENSOR, tensor("a", offsets="[1,2]"), data=b"xy"),
         "tensor twice, once escaped": holding(TENSOR, tensor("\\u0061")),
         "tensor twice, once with an escaped slash": holding(tensor("a/b"), tensor("a\\/b")),
-        "tensor twice among others": holding(
-            tensor("b", offsets="[1,2]"), TENSOR, tensor("c", offsets="[2,3]"), TENSOR, data=b"xyz"
-        ),
         "field twice, once escaped": file_of(
             '{"a":' + entry()[:-1] + ',"d\\u0074ype":"U8"}}', b"x"
         ),
@@ -131,20 +113,9 @@ def two(first: str, second: str, data: bytes) -> bytes:
     return file_of(objects(*members), data)
 
 
-WRONG_NUMBERS = {
-    "float": "1.0",
-    "float with an exponent": "1e0",
-    "infinite float": "1e999",
-    "negative number": "-1",
-    "boolean": "true",
-    "string": '"1"',
-    "null": "null",
-    "array": "[1]",
-    "object": "{}",
-}
 NUMBERS = {
-    f"{kind} in {place}": data
-    for kind, text in WRONG_NUMBERS.items()
+    f"{text} in {place}": data
+    for text in ("1.0", "1e0", "1e999", "-1", "true", '"1"', "null", "[1]", "{}")
     for place, data in {
         "a shape": one_tensor(shape=f"[{text}]"),
         "a shape, second": one_tensor(shape=f"[1,{text}]"),
@@ -173,20 +144,13 @@ TENSORS = {
         ),
         "entry is an array": file_of('{"a":["U8",[1],[0,1]]}', b"x"),
         "entry is null": file_of('{"a":null}'),
-        "dtype is null": one_tensor(dtype="null"),
-        "dtype is a number": one_tensor(dtype="8"),
-        "dtype is an array": one_tensor(dtype='["U8"]'),
-        **of_shape_each(r"""
-            null  1  "1"  {"0":1}  {}
-        """),
+        **of_dtype_each('null  8  ["U8"]'),
+        **of_shape_each('null  1  "1"  {"0":1}  {}'),
+        **of_offsets_each("null  []  [0]  [0,1,1]"),
         "shape is an empty object, behind an escaped name": holding(tensor("\\u0061", shape="{}")),
         "entry is a list of its fields": file_of(
             '{"a":[["dtype","U8"],["shape",[1]],["data_offsets",[0,1]]]}', b"x"
         ),
-        "offsets are null": one_tensor(offsets="null"),
-        "no offset": one_tensor(offsets="[]"),
-        "one offset": one_tensor(offsets="[0]"),
-        "three offsets": one_tensor(offsets="[0,1,1]"),
         "wrong field in an entry whose name is escaped": holding(tensor("\\u0061", shape="[1.0]")),
         "wrong field in the last of several tensors": holding(
             *(tensor(f"t{i}", offsets=f"[{i},{i + 1}]") for i in range(9)),
@@ -201,9 +165,7 @@ TENSORS = {
         "offset of 2^64 + 1, which would wrap to 1": one_tensor(offsets=f"[0,{2**64 + 1}]"),
     },
     errors.UnknownDType: {
-        **of_dtype_each(r"""
-            "\u001b[2J"  "U7"  "u8"  ""  "U8 "  "uint8"
-        """),
+        **of_dtype_each(r'''"\u001b[2J"  "U7"  "u8"  ""  "U8 "  "uint8"'''),
         "dtype of no bits": one_tensor(dtype='"U0"', shape="[0]"),
         "unknown dtype of an empty tensor": holding(tensor("a", '"V8"', "[0]", "[0,0]"), data=b""),
         "long dtype": one_tensor(dtype='"' + "U" * 10_000 + '"'),
@@ -217,8 +179,7 @@ TENSORS = {
         "bytes of just 2^64": empty(f"[{WIDE},{WIDE // 8}]", '"I64"'),
         "elements of 2^64 + 1": empty(f"[{(2**64 + 1) // 274177},274177]"),
         "64 dimensions of 2^59": empty(str([2**59] * 64)),
-        "shape too small": one_tensor(shape="[0]"),
-        "shape too large": one_tensor(shape="[2]"),
+        **of_shape_each("[0]  [2]"),
         "dtype too wide": one_tensor(dtype='"F64"'),
         "no elements and no zero": empty("[]"),
         "F4, half a byte": one_tensor(dtype='"F4"'),
