@@ -4,15 +4,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from standfast.amr import (
-    AMRTree,
-    FieldArena,
-    PeriodicTopology,
-    ScalarFrontend,
-    ShardContext,
-    move_blocks,
-    repartition,
-)
+from standfast import amr
 from standfast.errors import BadBlock, BadOption, RanksDisagree
 from tests.amr.meshes import beyond, empty_mesh, face_sites, random_mesh, sites_by_place
 from tests.kit.rank_threads import on_threads
@@ -113,14 +105,14 @@ def test_ghosts_follow_fields_blocks_and_slots():
 def test_blocks_without_fields_of_this_arena_are_refused():
     tree, arena = random_mesh(0)
     with pytest.raises(BadBlock):
-        tree.fill_ghosts(FieldArena(tree.frontend, 2))
+        tree.fill_ghosts(amr.FieldArena(tree.frontend, 2))
     with pytest.raises(BadOption):
         tree.fill_ghosts(empty_mesh(nd=3)[1])
     tree.insert_block((28, 28), 0)
     with pytest.raises(BadBlock):
         tree.fill_ghosts(arena)
-    frontend = ScalarFrontend(2, 4, PeriodicTopology(2, (4.0, 3.0)))
-    other, memory = AMRTree(frontend, 0.5, 4, 1), FieldArena(frontend, 1)
+    frontend = amr.ScalarFrontend(2, 4, amr.PeriodicTopology(2, (4.0, 3.0)))
+    other, memory = amr.AMRTree(frontend, 0.5, 4, 1), amr.FieldArena(frontend, 1)
     assert other.fill_ghosts(memory).layers.shape == (0, 4, 4)
     other.insert_block_with_field((0, 0), 0, memory)
     with pytest.raises(BadOption):  # the periodic box has one block and a half
@@ -130,7 +122,7 @@ def test_blocks_without_fields_of_this_arena_are_refused():
 def test_a_tree_that_changed_without_its_shard_is_refused_on_all_ranks():
     def program(comm: Any) -> Any:
         tree, arena = random_mesh(5)
-        shard = repartition(tree, arena, comm)
+        shard = amr.repartition(tree, arena, comm)
         if comm.rank == 1:
             block = int(tree.live[0])
             arena.free(int(tree.field_slots[block]))
@@ -138,7 +130,7 @@ def test_a_tree_that_changed_without_its_shard_is_refused_on_all_ranks():
         with pytest.raises(RanksDisagree, match=r"shard\.refresh"):
             tree.fill_ghosts(arena)
         shard.refresh(tree)
-        move_blocks(tree, arena, shard)
+        amr.move_blocks(tree, arena, shard)
         return tree.fill_ghosts(arena).valid.shape
 
     shapes = on_threads(2, program)
@@ -149,7 +141,7 @@ def test_ghosts_follow_the_blocks_of_other_ranks():
     def program(comm: Any) -> Any:
         tree, arena = empty_mesh(base=2)
         tree.insert_block_with_field((4 * comm.rank, 0), 0, arena)
-        shard = ShardContext.from_tree(tree, comm, "manual")
+        shard = amr.ShardContext.from_tree(tree, comm, "manual")
         tree.attach_shard(shard)
         before = tree.fill_ghosts(arena).valid.sum()
         if comm.rank == 1:

@@ -4,14 +4,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from standfast.amr import (
-    GaugeTree,
-    LinkExchangeSpec,
-    ShardContext,
-    link_halo,
-    move_blocks,
-    repartition,
-)
+from standfast import amr
 from standfast.errors import BadBlock, BadOption, RanksDisagree
 from tests.amr.meshes import beyond, empty_mesh, give_fields, merged, random_mesh
 from tests.kit.rank_threads import on_threads
@@ -26,7 +19,7 @@ MESHES: list[dict[str, Any]] = [
 ]
 
 
-def expected_halo(tree: Any, spec: LinkExchangeSpec) -> Any:
+def expected_halo(tree: Any, spec: amr.LinkExchangeSpec) -> Any:
     """The links of each halo, site by site."""
     nd, size, group = tree.frontend.nd, tree.frontend.block_size, tree.frontend.n_gauge
     links: dict[Any, Any] = {}
@@ -52,46 +45,51 @@ def expected_halo(tree: Any, spec: LinkExchangeSpec) -> Any:
 @pytest.mark.parametrize("holes", [False, True])
 @pytest.mark.parametrize(
     "spec",
-    [LinkExchangeSpec(), LinkExchangeSpec(3), LinkExchangeSpec(2, False), LinkExchangeSpec(0)],
+    [
+        amr.LinkExchangeSpec(),
+        amr.LinkExchangeSpec(3),
+        amr.LinkExchangeSpec(2, False),
+        amr.LinkExchangeSpec(0),
+    ],
 )
 @pytest.mark.parametrize("of", MESHES)
 def test_a_halo_is_the_one_found_site_by_site(of, spec, holes):
     tree, _ = random_mesh(4, 0, holes=holes and of["base"] > 1, **of)
-    halo = link_halo(tree, spec)
+    halo = amr.link_halo(tree, spec)
     assert halo.tobytes() == expected_halo(tree, spec).tobytes()
 
 
 @pytest.mark.parametrize("options", [{"depth": -1}, {"depth": 1.0}, {"corners": 1}])
 def test_a_link_exchange_is_a_number_of_layers_with_or_without_corners(options):
     with pytest.raises(BadOption):
-        LinkExchangeSpec(**options)
+        amr.LinkExchangeSpec(**options)
 
 
 def test_a_halo_follows_links_blocks_and_the_spec_of_the_tree():
     tree, _ = random_mesh(4, 0, **MESHES[1])
-    first = link_halo(tree)
+    first = amr.link_halo(tree)
     tree.links[:] *= 2
-    assert not np.array_equal(link_halo(tree), first)
+    assert not np.array_equal(amr.link_halo(tree), first)
     tree.invalidate_block(int(tree.live[3]))
     tree.reorder()
-    assert tree.link_exchange_spec == LinkExchangeSpec(depth=1, corners=True)
-    assert np.array_equal(link_halo(tree), expected_halo(tree, LinkExchangeSpec()))
-    tree.link_exchange_spec = LinkExchangeSpec(2)
-    assert np.array_equal(link_halo(tree), expected_halo(tree, LinkExchangeSpec(2)))
+    assert tree.link_exchange_spec == amr.LinkExchangeSpec(depth=1, corners=True)
+    assert np.array_equal(amr.link_halo(tree), expected_halo(tree, amr.LinkExchangeSpec()))
+    tree.link_exchange_spec = amr.LinkExchangeSpec(2)
+    assert np.array_equal(amr.link_halo(tree), expected_halo(tree, amr.LinkExchangeSpec(2)))
     with pytest.raises(BadOption, match="depth=5"):
-        link_halo(tree, LinkExchangeSpec(5))
-    assert link_halo(empty_mesh(gauge=3)[0]).shape == (0, 6, 6, 2, 3, 3)
+        amr.link_halo(tree, amr.LinkExchangeSpec(5))
+    assert amr.link_halo(empty_mesh(gauge=3)[0]).shape == (0, 6, 6, 2, 3, 3)
     copies = tree.blocks.copy(), tree.field_slots.copy()
-    restored = GaugeTree.restored(tree.frontend, 0.5, 6, 3, *copies)  # without links
+    restored = amr.GaugeTree.restored(tree.frontend, 0.5, 6, 3, *copies)  # without links
     assert (restored.links == np.eye(1)).all()
 
 
 def test_ranks_with_other_specs_are_refused():
     def program(comm: Any) -> None:
         tree, arena = random_mesh(4, 0, **MESHES[3])
-        repartition(tree, arena, comm)
+        amr.repartition(tree, arena, comm)
         with pytest.raises(RanksDisagree):
-            link_halo(tree, LinkExchangeSpec(1 + comm.rank))
+            amr.link_halo(tree, amr.LinkExchangeSpec(1 + comm.rank))
 
     assert on_threads(2, program) == [None, None]
 
@@ -103,7 +101,7 @@ def test_neighbours_of_another_level_are_refused():
     tree.refine_block(1)
     give_fields(tree, arena, np.random.default_rng(0))
     with pytest.raises(BadBlock):
-        link_halo(tree)
+        amr.link_halo(tree)
 
 
 FIRST, SECOND = np.array([0, 1, 0, 2]), np.array([0, 2, 0, 1])
@@ -122,7 +120,7 @@ def ring() -> Any:
 
 def around(tree: Any, arena: Any) -> dict[int, Any]:
     """The ghosts and the halo of each block, by where it begins."""
-    ghosts, halo = tree.fill_ghosts(arena), link_halo(tree)
+    ghosts, halo = tree.fill_ghosts(arena), amr.link_halo(tree)
     origins = tree.blocks["origin"][ghosts.blocks, 0].tolist()
     rows = zip(ghosts.layers.tolist(), halo.tolist(), strict=True)
     return dict(zip(origins, rows, strict=True))
@@ -132,18 +130,18 @@ def around(tree: Any, arena: Any) -> dict[int, Any]:
 def test_ghosts_are_those_of_the_owners_that_there_are_now(change):
     def program(comm: Any) -> dict[int, Any]:
         tree, arena = ring()
-        places = ShardContext.from_tree(tree, comm, "morton_contiguous").places
-        shard = ShardContext(comm, "manual", places, FIRST.copy())
-        move_blocks(tree, arena, shard)
+        places = amr.ShardContext.from_tree(tree, comm, "morton_contiguous").places
+        shard = amr.ShardContext(comm, "manual", places, FIRST.copy())
+        amr.move_blocks(tree, arena, shard)
         tree.attach_shard(shard)
         before = around(tree, arena)
         if change == "another shard":
-            shard = ShardContext(shard.comm, "manual", shard.places, SECOND)
+            shard = amr.ShardContext(shard.comm, "manual", shard.places, SECOND)
         elif change == "other owners":
             shard.owners = SECOND.copy()
         else:
             shard.owners[:] = SECOND
-        move_blocks(tree, arena, shard)
+        amr.move_blocks(tree, arena, shard)
         tree.attach_shard(shard)
         after = around(tree, arena)
         assert before.keys() == after.keys() or comm.rank
@@ -157,8 +155,8 @@ def test_ghosts_are_those_of_the_owners_that_there_are_now(change):
 def test_owners_that_are_written_to_without_a_move_are_noticed():
     def program(comm: Any) -> None:
         tree, arena = ring()
-        shard = ShardContext.from_tree(tree, comm, "morton_contiguous")
-        move_blocks(tree, arena, shard)
+        shard = amr.ShardContext.from_tree(tree, comm, "morton_contiguous")
+        amr.move_blocks(tree, arena, shard)
         tree.attach_shard(shard)
         tree.fill_ghosts(arena)
         shard.owners[:] = shard.owners[::-1].copy()

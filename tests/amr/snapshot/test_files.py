@@ -9,17 +9,7 @@ import numpy as np
 import pytest
 import zstandard
 
-from standfast import Run, Store
-from standfast.amr import (
-    AMRTree,
-    FieldArena,
-    GaugeTree,
-    OpenTopology,
-    ScalarFrontend,
-    ShardContext,
-    Snapshot,
-    TreeCheckpoint,
-)
+from standfast import Run, Store, amr
 from standfast.errors import BadOption, DigestMismatch, DuplicateKey, RanksDisagree, WriteFailed
 from tests.amr.meshes import empty_mesh, fields_by_key, random_mesh
 from tests.amr.tree_states import saved, worn
@@ -30,7 +20,7 @@ from tests.kit.stores import data_path, flip
 @pytest.mark.parametrize("kind", ["scalar", "vector", "u1"])
 def test_a_snapshot_is_exported_as_the_file_that_the_tree_writes(kind, run, tmp_path):
     tree, arena = worn(kind)
-    snapshot = Snapshot.save(run, 7, tree, arena)
+    snapshot = amr.Snapshot.save(run, 7, tree, arena)
     expected = saved(tree, arena)
     (bare,) = snapshot.export(tmp_path, extras=False)
     assert Path(bare) == tmp_path / "heat_step7.sunc"
@@ -41,20 +31,20 @@ def test_a_snapshot_is_exported_as_the_file_that_the_tree_writes(kind, run, tmp_
     assert Path(compressed) == tmp_path / "mine.sunc.zst"
     assert snapshot.export(compressed, compress="zstd") == [compressed]
     assert _unpacked(compressed) == Path(with_digests).read_bytes()
-    if isinstance(tree, GaugeTree):
-        found: Any = GaugeTree.read_checkpoint_from_file(
+    if isinstance(tree, amr.GaugeTree):
+        found: Any = amr.GaugeTree.read_checkpoint_from_file(
             with_digests, frontend=tree.frontend, verify="require"
         )
     else:
-        found = TreeCheckpoint(tree.frontend).read_from_file(with_digests, verify="require")
+        found = amr.TreeCheckpoint(tree.frontend).read_from_file(with_digests, verify="require")
     assert saved(found.tree, found.arena) == expected
 
 
 def test_a_long_export_is_compressed_whole(run, tmp_path):
-    frontend = ScalarFrontend(2, 16, OpenTopology(2, (64.0, 64.0)))
-    tree, arena = AMRTree(frontend, 1.0, 6, 2), FieldArena(frontend, 5000)
+    frontend = amr.ScalarFrontend(2, 16, amr.OpenTopology(2, (64.0, 64.0)))
+    tree, arena = amr.AMRTree(frontend, 1.0, 6, 2), amr.FieldArena(frontend, 5000)
     arena.storage[:3000] = np.random.default_rng(0).random(arena.storage[:3000].shape)
-    snapshot = Snapshot.save(run, 1, tree, arena)
+    snapshot = amr.Snapshot.save(run, 1, tree, arena)
     (compressed,) = snapshot.export(tmp_path, compress="zstd", extras=False)
     assert 4 << 20 < Path(compressed).stat().st_size < 7 << 20
     assert _unpacked(compressed) == saved(tree, arena)
@@ -70,7 +60,7 @@ def _unpacked(path: str) -> bytes:
 
 def test_every_rank_is_exported_to_a_file_of_its_own(run, tmp_path):
     states = saved_by_threads(run, 3, lambda rank: random_mesh(rank, gauge=1))
-    snapshot = Snapshot(run.checkpoint(1))
+    snapshot = amr.Snapshot(run.checkpoint(1))
     paths = snapshot.export(tmp_path, extras=False)
     assert [Path(path).name for path in paths] == [f"heat_step1_rank{n}.sunc" for n in range(3)]
     assert [Path(path).read_bytes() for path in paths] == states
@@ -79,7 +69,7 @@ def test_every_rank_is_exported_to_a_file_of_its_own(run, tmp_path):
 
 
 def test_an_export_that_fails_leaves_the_old_file(run, tmp_path, seams):
-    snapshot = Snapshot.save(run, 1, *worn())
+    snapshot = amr.Snapshot.save(run, 1, *worn())
     target = tmp_path / "a.sunc.zst"
     target.write_bytes(b"old")
 
@@ -95,7 +85,7 @@ def test_an_export_that_fails_leaves_the_old_file(run, tmp_path, seams):
 
 def test_an_export_over_a_folder_replaces_no_file_of_another_rank(run, tmp_path):
     saved_by_threads(run, 2, lambda rank: random_mesh(rank, gauge=1))
-    snapshot = Snapshot(run.checkpoint(1))
+    snapshot = amr.Snapshot(run.checkpoint(1))
     (tmp_path / "heat_rank0.sunc").write_bytes(b"old")
     (tmp_path / "heat_rank1.sunc").mkdir()
     with pytest.raises(WriteFailed, match="heat_rank1"):
@@ -106,7 +96,7 @@ def test_an_export_over_a_folder_replaces_no_file_of_another_rank(run, tmp_path)
 def test_of_several_ranks_all_files_appear_or_none(tmp_path):
     run = Store(tmp_path / "store").run("heat")
     saved_by_threads(run, 3, lambda rank: random_mesh(rank, gauge=1))
-    snapshot = Snapshot(run.checkpoint(1))
+    snapshot = amr.Snapshot(run.checkpoint(1))
     flip(data_path(run, 1, "rank2"))
     (tmp_path / "out").mkdir()
     with pytest.raises(DigestMismatch):
@@ -122,9 +112,9 @@ def saved_by_threads(run: Run, size: int, made: Callable[[int], Any], shard: str
     def program(comm: Any) -> bytes:
         tree, arena = made(comm.rank)
         if shard:
-            tree.attach_shard(ShardContext.from_tree(tree, comm, shard))
+            tree.attach_shard(amr.ShardContext.from_tree(tree, comm, shard))
         own = Store(run.store.backend).run("heat")
-        Snapshot.save(own, 1, tree, arena, comm=None if shard else comm)
+        amr.Snapshot.save(own, 1, tree, arena, comm=None if shard else comm)
         return saved(tree, arena)
 
     return on_threads(size, program)
@@ -134,7 +124,7 @@ def _loaded_by_threads(run: Any, size: int) -> Any:
     """What each of some ranks has of step 1: its blocks, their owners, and its free slots."""
 
     def program(comm: Any) -> Any:
-        found = Snapshot.load(Store(run.store.backend).run("heat"), 1, comm=comm, reshard=True)
+        found = amr.Snapshot.load(Store(run.store.backend).run("heat"), 1, comm=comm, reshard=True)
         assert found.shard is not None
         fields = fields_by_key(found.tree, found.arena)
         return fields, found.shard.owners.tolist(), found.arena.free_count
@@ -145,7 +135,7 @@ def _loaded_by_threads(run: Any, size: int) -> Any:
 def test_there_may_be_more_ranks_than_blocks(run):
     tree, arena = empty_mesh(gauge=1)
     tree.insert_block_with_field((0, 0), 0, arena)
-    Snapshot.save(run, 1, tree, arena)
+    amr.Snapshot.save(run, 1, tree, arena)
     found = _loaded_by_threads(run, 3)
     assert [len(blocks) for blocks, _, _ in found] == [1, 0, 0]
     assert [free for _, _, free in found] == [1, 2, 2]
@@ -160,7 +150,7 @@ def test_of_copies_that_ranks_hold_the_owners_counts(run):
         return tree, arena
 
     saved_by_threads(run, 2, made, "morton_contiguous")  # and the blocks are not moved
-    found = Snapshot.load(run, 1, reshard=True)
+    found = amr.Snapshot.load(run, 1, reshard=True)
     assert found.arena.storage[:2, 0].tolist() == [0.0, 1.0]
     assert found.shard is None
 
@@ -179,4 +169,4 @@ def of_one_key(rank: int) -> Any:
 def test_meshes_of_their_own_are_not_shared_out_as_one(made, error, run):
     saved_by_threads(run, 2, made)
     with pytest.raises(error):
-        Snapshot.load(run, 1, reshard=True)
+        amr.Snapshot.load(run, 1, reshard=True)

@@ -9,17 +9,7 @@ import numpy as np
 import pytest
 
 import standfast
-from standfast import Store, errors
-from standfast.amr import (
-    AMRTree,
-    FieldArena,
-    GaugeTree,
-    ScalarFrontend,
-    Snapshot,
-    TreeCheckpoint,
-    format_ranked_path,
-    logical_digest,
-)
+from standfast import Store, amr, errors
 from tests import ROOT
 from tests.amr.meshes import fields_by_key, merged
 from tests.amr.saved_states import GAUGE, SCALAR, VECTOR, State, divided, empty, refined
@@ -33,7 +23,7 @@ FRONTENDS = pytest.mark.parametrize(
 
 def written(folder: Path, states: list[State], step: int = 100) -> list[str]:
     """A file of each rank, under the names of the original."""
-    paths = [format_ranked_path(folder, "run", step, rank) for rank in range(len(states))]
+    paths = [amr.format_ranked_path(folder, "run", step, rank) for rank in range(len(states))]
     for (tree, arena), path in zip(states, paths, strict=True):
         Path(path).write_bytes(saved(tree, arena))
     return paths
@@ -44,7 +34,7 @@ def imported(run: Any, size: int, paths: Any, **options: Any) -> list[Any]:
 
     def program(comm: Any) -> Any:
         own = Store(run.store.backend).run("heat")
-        return Snapshot.import_files(own, paths, comm=comm, **options).step
+        return amr.Snapshot.import_files(own, paths, comm=comm, **options).step
 
     return on_threads(size, program)
 
@@ -62,11 +52,11 @@ def test_a_file_of_the_original_becomes_a_checkpoint_of_a_run(name, run, tmp_pat
     path = os.fsdecode(os.fsencode(tmp_path) + b"/\xff_step100.sunc")
     Path(path).write_bytes(golden(name))
     values = {"beta": 2.5}
-    snapshot = Snapshot.import_files(run, path, frontend=frontend, time=0.25, values=values)
-    found = Snapshot.load(run, frontend=frontend)
+    snapshot = amr.Snapshot.import_files(run, path, frontend=frontend, time=0.25, values=values)
+    found = amr.Snapshot.load(run, frontend=frontend)
     assert (found.step, found.time, found.values, found.shard) == (100, 0.25, values, None)
     assert saved(found.tree, found.arena) == golden(name)
-    assert isinstance(found.tree, GaugeTree) == (name == "sunc_u1_2d")
+    assert isinstance(found.tree, amr.GaugeTree) == (name == "sunc_u1_2d")
     (exported,) = snapshot.export(tmp_path / "again.sunc", extras=False)
     assert Path(exported).read_bytes() == golden(name)
 
@@ -81,11 +71,11 @@ def test_files_of_some_ranks_go_on_on_others(frontend, files, importing, loading
 
     def program(comm: Any) -> Any:
         own = Store(run.store.backend).run("heat")
-        found = Snapshot.load(own, frontend=frontend, comm=comm, reshard=True)
+        found = amr.Snapshot.load(own, frontend=frontend, comm=comm, reshard=True)
         return fields_by_key(found.tree, found.arena)
 
     assert merged(on_threads(loading, program)) == fields_by_key(*whole)
-    assert logical_digest(run.checkpoint(100)) == logical_digest(whole)
+    assert amr.logical_digest(run.checkpoint(100)) == amr.logical_digest(whole)
 
 
 @FRONTENDS
@@ -95,7 +85,7 @@ def test_on_as_many_ranks_as_files_each_has_its_own_bit_for_bit(frontend, run, t
 
     def program(comm: Any) -> Any:
         own = Store(run.store.backend).run("heat")
-        found = Snapshot.load(own, 7, frontend=frontend, comm=comm)
+        found = amr.Snapshot.load(own, 7, frontend=frontend, comm=comm)
         assert found.shard is not None
         assert found.shard.kind == "manual"
         found.tree.fill_ghosts(found.arena)  # the shard is that of the blocks
@@ -112,22 +102,22 @@ def test_files_of_different_steps_are_refused_with_the_step_of_each_rank(run, tm
     told = r"200.*step200_rank0\.sunc.*100.*step100_rank1\.sunc.*step100_rank2\.sunc"
     for step in (None, 100):
         with pytest.raises(errors.RanksDisagree, match=told):
-            Snapshot.import_files(run, paths, frontend=SCALAR, step=step)
+            amr.Snapshot.import_files(run, paths, frontend=SCALAR, step=step)
     assert run.checkpoints() == []
 
 
 def test_files_that_are_not_one_of_each_rank_are_refused(run, tmp_path):
     paths = written(tmp_path, divided(refined(), 3))
-    gone = format_ranked_path(tmp_path, "run", 100, 3)
+    gone = amr.format_ranked_path(tmp_path, "run", 100, 3)
     for some in (paths[1:], [paths[0], paths[2]], [*paths, paths[1]]):
         with pytest.raises(errors.BadOption):
-            Snapshot.import_files(run, some, frontend=SCALAR)
+            amr.Snapshot.import_files(run, some, frontend=SCALAR)
     with pytest.raises(errors.MissingFile, match="rank3"):
-        Snapshot.import_files(run, [*paths, gone], frontend=SCALAR)
+        amr.Snapshot.import_files(run, [*paths, gone], frontend=SCALAR)
     both = written(tmp_path, [refined(), refined()])
     with pytest.raises(errors.RanksDisagree, match=r"rank0\.sunc.*rank1\.sunc"):
         imported(run, 2, both, frontend=SCALAR)
-    tree, arena = AMRTree(SCALAR, 0.5, 6, 4), FieldArena(SCALAR, 4)
+    tree, arena = amr.AMRTree(SCALAR, 0.5, 6, 4), amr.FieldArena(SCALAR, 4)
     tree.insert_block_with_field((8, 8), 0, arena)
     two_simulations = written(tmp_path, [refined(), (tree, arena)])
     with pytest.raises(errors.IncompatibleCheckpoint, match=r"rank1\.sunc.*rank0\.sunc"):
@@ -135,7 +125,7 @@ def test_files_that_are_not_one_of_each_rank_are_refused(run, tmp_path):
     assert run.checkpoints() == []
 
 
-AS_COMPLEX = ScalarFrontend(2, 4, GAUGE.topology, np.complex128, GAUGE.components)
+AS_COMPLEX = amr.ScalarFrontend(2, 4, GAUGE.topology, np.complex128, GAUGE.components)
 
 
 @pytest.mark.parametrize(
@@ -160,14 +150,14 @@ def test_a_file_is_verified_and_checked_before_anything_is_saved(
     change, error, options, run, tmp_path
 ):
     path = tmp_path / "run_step1.sunc"
-    TreeCheckpoint(SCALAR).write_to_file(*refined(), path, extras=True)
+    amr.TreeCheckpoint(SCALAR).write_to_file(*refined(), path, extras=True)
     sound = path.read_bytes()
     path.write_bytes(change(sound))
     with pytest.raises(error, match=r"run_step1\.sunc"):
-        Snapshot.import_files(run, path, **{"frontend": SCALAR} | options)
+        amr.Snapshot.import_files(run, path, **{"frontend": SCALAR} | options)
     assert run.checkpoints() == []
     path.write_bytes(sound)
-    assert Snapshot.import_files(run, path, frontend=SCALAR, verify="require").step == 1
+    assert amr.Snapshot.import_files(run, path, frontend=SCALAR, verify="require").step == 1
 
 
 @pytest.mark.parametrize(
@@ -182,7 +172,7 @@ def test_a_file_is_verified_and_checked_before_anything_is_saved(
 def test_other_arguments_are_refused(given, error, run, tmp_path):
     (path,) = written(tmp_path, [refined()])
     with pytest.raises(error):
-        Snapshot.import_files(run, **{"paths": path, "frontend": SCALAR, **given})
+        amr.Snapshot.import_files(run, **{"paths": path, "frontend": SCALAR, **given})
     assert run.checkpoints() == []
 
 
@@ -193,7 +183,7 @@ def test_ranks_that_import_different_files_or_steps_are_refused(run, tmp_path):
         own = Store(run.store.backend).run("heat")
         for given in ({"paths": paths[: 1 + comm.rank]}, {"paths": paths, "step": 1 + comm.rank}):
             with pytest.raises(errors.RanksDisagree):
-                Snapshot.import_files(own, **given, frontend=SCALAR, comm=comm)
+                amr.Snapshot.import_files(own, **given, frontend=SCALAR, comm=comm)
 
     on_threads(2, program)
     assert run.checkpoints() == []
@@ -201,13 +191,13 @@ def test_ranks_that_import_different_files_or_steps_are_refused(run, tmp_path):
 
 def test_a_step_is_imported_once_unless_it_is_replaced(run, tmp_path):
     (path,) = written(tmp_path, [refined()])
-    Snapshot.import_files(run, path, frontend=SCALAR, metrics={"energy": 1.0}, best=True)
+    amr.Snapshot.import_files(run, path, frontend=SCALAR, metrics={"energy": 1.0}, best=True)
     with pytest.raises(errors.StepExists):
-        Snapshot.import_files(run, path, frontend=SCALAR)
+        amr.Snapshot.import_files(run, path, frontend=SCALAR)
     tree, arena = empty()
     Path(path).write_bytes(saved(tree, arena))
-    Snapshot.import_files(run, path, frontend=SCALAR, replace=True)
-    assert len(Snapshot.load(run, "latest").tree) == 0
+    amr.Snapshot.import_files(run, path, frontend=SCALAR, replace=True)
+    assert len(amr.Snapshot.load(run, "latest").tree) == 0
 
 
 @pytest.mark.parametrize("page", ["snapshots.md", "coming-from/su_n.md"])
@@ -220,7 +210,7 @@ def test_the_example_of_an_import_runs_on_two_ranks(page, run, tmp_path, monkeyp
     assert len(example) == 2
 
     def program(comm: Any) -> int:
-        names = {"amr": standfast.amr, "Snapshot": Snapshot, "paths": ["run_step100.sunc"]}
+        names = {"amr": standfast.amr, "Snapshot": amr.Snapshot, "paths": ["run_step100.sunc"]}
         given = {"run": Store(run.store.backend).run("heat"), "frontend": SCALAR, "comm": comm}
         exec("\n".join(example), names | given, names)
         state: Any = names["state"]

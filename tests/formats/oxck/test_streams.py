@@ -149,9 +149,6 @@ def test_what_is_written_to_a_socket_is_what_is_saved(sockets):
         assert stream_in.read() == saved("oxck", small, METADATA)
 
 
-# Streams that do not do what they should
-
-
 class Broken(io.RawIOBase):
     """Fails in the way it is told, after some bytes."""
 

@@ -97,9 +97,6 @@ def test_a_golden_file_is_written_again_byte_for_byte(name):
     assert section_bytes(ours, index_of(ours)) == section_bytes(data, index_of(data))
 
 
-# Written and read back
-
-
 @pytest.mark.parametrize("nd", range(1, 9))
 def test_the_record_of_a_block_has_the_layout_of_the_format(nd):
     dtype = sunc.block_dtype(nd)
@@ -212,9 +209,6 @@ def test_of_a_stream_the_payload_alone_is_read():
     assert list(index.rows) == SECTIONS
 
 
-# What follows the payload
-
-
 @pytest.mark.parametrize("own", [False, True])
 def test_a_foreign_extension_is_kept(own):
     for rest in (b"x", b"LIN", b"LINX and more", b"?" * 200, b"HFDh", *[b"HFDG and more"] * own):
@@ -232,9 +226,6 @@ def test_a_foreign_extension_that_looks_like_ours_is_opened_unchecked(rest):
         index_of(file_of(rest))
     sections = sections_of(file_of(rest), verify=False)
     assert sections["extension"].tobytes() == rest
-
-
-# Damage
 
 
 def lengths_that_open(data: bytes) -> list[int]:
@@ -273,9 +264,6 @@ def test_our_extension_is_not_read_if_it_is_too_long():
     with pytest.raises(errors.StandfastError, match="100,000,000"):
         sunc.read_index(read, size, sunc.Options())
     assert max(reads) == 92
-
-
-# What is refused before a byte is written
 
 
 def without(name: str) -> dict[str, Array]:

@@ -54,9 +54,6 @@ METADATA = {
 ONE = {"a": np.ones(1)}
 
 
-# The golden file
-
-
 def test_the_golden_file_holds_what_was_saved(tmp_path):
     steps = np.arange(150, dtype=np.float32)
     weight = (steps * np.float32(0.01) - np.float32(0.5)).reshape(6, 1, 5, 5)
@@ -72,9 +69,6 @@ def test_the_golden_file_holds_what_was_saved(tmp_path):
     text = checkpoint_metadata(**METADATA)  # type: ignore[arg-type]
     standfast.save(tmp_path / "again.tenzor", tensors, text, extras=False)
     assert (tmp_path / "again.tenzor").read_bytes() == FIRST.read_bytes()
-
-
-# Written and read back
 
 
 @settings(deadline=None)
@@ -178,9 +172,6 @@ def test_every_tensor_is_aligned_in_the_mapping(order, extras):
     assert all(same_bytes(file[name], array) for name, array in tensors.items())
 
 
-# Names
-
-
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=30), max_size=20))
 def test_names_have_the_hashes_that_others_compute(names):
     known = {"": 0xCBF29CE484222325, "a": 0xAF63DC4C8601EC8C, "foobar": 0x85944171F73967E8}
@@ -257,9 +248,6 @@ def test_two_names_of_one_hash_are_refused():
         saved({"weight": np.ones(1), one: np.ones(1), other: np.ones(1)})
     with pytest.raises(errors.DuplicateName, match=f"'{one}'.*'{other}'.*0x"):
         opened(bare(**{one: [1]}), names=list(COLLIDING))
-
-
-# What the format cannot hold
 
 
 def test_what_the_format_lacks_is_refused_by_name_or_cast():

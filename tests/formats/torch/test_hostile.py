@@ -111,9 +111,6 @@ def test_a_pickle_cut_anywhere_is_truncated(protocol):
             read_pickle(data[:end])
 
 
-# Whole files
-
-
 def test_what_the_cases_are_made_of_is_sound(tmp_path):
     path = tmp_path / "file.pt"
     for kind, data in {"plain": file_of(), "sealed": sealed(), "saved": saved()}.items():

@@ -95,9 +95,6 @@ def bits(dtype: str, *shape: int) -> torch.Tensor:
     return flat.to(torch.uint8).view(DTYPE_OF[dtype]).reshape(shape)
 
 
-# Tensors of torch's
-
-
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("dtype", DTYPE_OF)
 def test_tensors_of_every_dtype_are_read(dtype, protocol):
@@ -192,9 +189,6 @@ def test_one_storage_may_be_typed_and_untyped():
     floats, untyped = pickle_in(torch.ones(2)), pickle_in(torch.ones(4, dtype=torch.uint16))
     both = b"\x80\x02](" + floats[2:-1] + untyped[2:-1] + b"e."
     assert [stored.dtype for stored in read_pickle(both)] == ["float32", "uint16"]
-
-
-# Trees
 
 
 class Model(torch.nn.Module):
@@ -336,9 +330,6 @@ def test_any_tree_is_read(tree, protocol, tensors_only):
     assert same(rebuilt(read, entries), tree)
 
 
-# What is left out
-
-
 class Color(enum.Enum):
     RED = 1
     BLUE = 2
@@ -399,9 +390,6 @@ def test_items_under_keys_that_are_no_data_are_kept():
 
 def test_a_whole_model_is_left_out_whole():
     assert read_pickle(pickle_in(Model()), tensors_only=True) == Stub(f"{__name__}.Model")
-
-
-# Writing
 
 
 def test_torch_reads_tensors_of_many_gigabytes():

@@ -62,9 +62,6 @@ def agrees_with_zipfile(data: bytes) -> Archive:
     return found
 
 
-# What others write
-
-
 class Unseekable(io.RawIOBase):
     """A stream that only goes forward."""
 
@@ -192,8 +189,6 @@ def test_names_are_decoded_as_zipfile_does():
     assert [entry.name for entry in agrees_with_zipfile(data).entries] == ["é", "ü", "\x1f"]
 
 
-# What is damaged
-
 SMALL = {
     "plain": PLAIN,
     "zip64": WITH_WIDE_END,
@@ -224,9 +219,6 @@ def test_no_changed_byte_makes_it_read_otherwise_than_zipfile_does(kind):
                 sizes = {info.filename: info.file_size for info in theirs.infolist()}
             assert {entry.name: entry.size for entry in found.entries} == sizes
     assert accepted > len(data)
-
-
-# How much is read
 
 
 def counted(read: Callable[[int, int], bytes]) -> tuple[Callable[[int, int], bytes], list[int]]:
@@ -266,9 +258,6 @@ def test_entries_that_lie_apart_take_a_small_read_each():
     assert len(read_archive(read, len(data)).entries) == 50
     assert len(lengths) < 56
     assert sum(sorted(lengths)[:-1]) < 50 * 5000
-
-
-# What is built
 
 
 def built(
