@@ -41,16 +41,9 @@ HASHES = {
     "optim/conv1_weight/v": 0x2ADE9A9EAA75D0CA,
     "optim/conv1_bias/v": 0x4A7A9950BB56BA33,
 }
-METADATA = {
-    "epoch": 5,
-    "global_step": 4685,
-    "best_val_loss": 0.198,
-    "best_val_acc": 0.963,
-    "best_epoch": 3,
-    "learning_rate": 0.0087,
-    "model_name": "lenet",
-    "timestamp": 1700000000,
-}
+METADATA = {"epoch": 5, "global_step": 4685, "best_val_loss": 0.198, "best_val_acc": 0.963}
+METADATA |= {"best_epoch": 3, "learning_rate": 0.0087, "model_name": "lenet"}
+METADATA |= {"timestamp": 1700000000}
 ONE = {"a": np.ones(1)}
 
 
@@ -189,21 +182,14 @@ def bare(**tensors: Sequence[int]) -> bytes:
 A, B = "0xaf63dc4c8601ec8c", "0xaf63df4c8601f1a5"
 
 
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [
-        (None, [A, B]),
-        ([], [A, B]),
-        (["b"], [A, "b"]),
-        (["b", "a"], ["a", "b"]),
+def test_names_are_found_by_their_hashes():
+    for given, expected in (
+        *((None, [A, B]), ([], [A, B]), (["b"], [A, "b"]), ([A, "b"], [A, "b"])),
         (["c", "b", "d", "a", "b", ""], ["a", "b"]),
-        ([A, "b"], [A, "b"]),
-    ],
-)
-def test_names_are_found_by_their_hashes(given, expected):
-    file = opened(bare(a=[1], b=[2]), names=given)
-    assert list(file) == expected
-    assert [int(file[name][0]) for name in expected] == [1, 2]
+    ):
+        file = opened(bare(a=[1], b=[2]), names=given)
+        assert list(file) == expected
+        assert [int(file[name][0]) for name in expected] == [1, 2]
 
 
 def test_names_in_the_file_need_no_others():
@@ -292,28 +278,25 @@ def test_the_text_is_the_trainers():
 
 
 @pytest.mark.parametrize(
-    ("changes", "part"),
+    ("key", "value", "written"),
     [
         # These digits are those of the float32 next to the number, not of the number.
-        ({"best_val_loss": 1234.5678901}, b'"best_val_loss":1234.567871,'),
-        ({"best_val_loss": 16777217}, b'"best_val_loss":16777216.000000,'),
-        ({"learning_rate": 0.1}, b'"learning_rate":0.10000000,'),
-        ({"learning_rate": 3e-4}, b'"learning_rate":0.00030000,'),
-        ({"best_val_acc": -0.0}, b'"best_val_acc":-0.000000,'),
-        ({"best_val_loss": math.inf}, b'"best_val_loss":null,'),
-        ({"best_val_loss": -math.inf}, b'"best_val_loss":null,'),
-        ({"best_val_acc": math.nan}, b'"best_val_acc":null,'),
-        ({"best_val_loss": np.float64(0.25)}, b'"best_val_loss":0.250000,'),
-        ({"epoch": np.int64(7)}, b'{"epoch":7,'),
-        ({"model_name": 'a "b" \\ \n ü'}, '"model_name":"a \\"b\\" \\\\ \\n ü",'.encode()),
+        *(
+            ("best_val_loss", 1234.5678901, "1234.567871"),
+            ("best_val_loss", 16777217, "16777216.000000"),
+        ),
+        *(("learning_rate", 3e-4, "0.00030000"), ("best_val_acc", -0.0, "-0.000000")),
+        *(("best_val_loss", each, "null") for each in (math.inf, -math.inf, math.nan)),
+        *(("best_val_loss", np.float64(0.25), "0.250000"), ("epoch", np.int64(7), "7")),
+        ("model_name", 'a "b" \\ \n ü', r'"a \"b\" \\ \n ü"'),
     ],
 )
-def test_numbers_are_rounded_and_text_is_escaped(changes, part):
-    text = given(**changes)
-    assert part in text
+def test_numbers_are_rounded_and_text_is_escaped(key, value, written):
+    text = given(**{key: value})
+    assert f'"{key}":{written},'.encode() in text
     again = parse_metadata(text)
     assert again.text == text
-    assert again.user["model_name"] == changes.get("model_name", "lenet")
+    assert again.user["model_name"] == (value if key == "model_name" else "lenet")
 
 
 @pytest.mark.parametrize("extras", [True, False])
@@ -324,20 +307,23 @@ def test_the_text_is_saved_as_it_is(extras):
     assert (file.metadata["best_val_loss"], file.metadata_text) == (0.198, given())
 
 
+NAMES = [
+    'my "best" model',
+    '"',
+    '"' + "[" * 200,
+    "C:\\dir\\x",
+    "two\nlines",
+    'x","timestamp":7}',
+    "",
+]
+
+
 @pytest.mark.parametrize(
     ("text", "key", "value"),
     [
-        (trainer_text("inf"), "best_val_loss", math.inf),
-        (trainer_text("-inf"), "best_val_loss", -math.inf),
-        (trainer_text("nan"), "best_val_loss", math.nan),
+        *((trainer_text(f"{n}"), "best_val_loss", n) for n in (math.inf, -math.inf, math.nan)),
         (trainer_text(rate="inf"), "learning_rate", math.inf),
-        (trainer_text("inf", 'my "best" model'), "model_name", 'my "best" model'),
-        (trainer_text(name='"'), "model_name", '"'),
-        (trainer_text(name='"' + "[" * 200), "model_name", '"' + "[" * 200),
-        (trainer_text(name="C:\\dir\\x"), "model_name", "C:\\dir\\x"),
-        (trainer_text(name="two\nlines"), "model_name", "two\nlines"),
-        (trainer_text(name='x","timestamp":7}'), "model_name", 'x","timestamp":7}'),
-        (trainer_text("inf", ""), "model_name", ""),
+        *((trainer_text("inf", name), "model_name", name) for name in NAMES),
         (trainer_text("340282346638528859811704183484516925440.000000"), "best_val_loss", 2**128),
     ],
 )
