@@ -145,15 +145,6 @@ def test_a_tensor_of_a_few_bytes_may_be_expanded_into_gigabytes():
     assert stored == StoredTensor("0", 4, "float32", 0, (2**32,), (0,))
 
 
-def test_tied_tensors_share_a_storage_and_one_tensor_twice_is_one_object():
-    weight = torch.zeros(4, 2)
-    values = {"a": weight, "b": weight, "row": weight[1], "other": torch.ones(1)}
-    tree = read_pickle(pickle_in(values))
-    assert tree["a"] is tree["b"]
-    assert (tree["row"].storage, tree["row"].offset) == (tree["a"].storage, 8)
-    assert tree["other"].storage != tree["a"].storage
-
-
 def with_attribute(tensor: torch.Tensor) -> torch.Tensor:
     tensor.note = "kept by torch"  # type: ignore[attr-defined]
     return tensor
@@ -189,39 +180,6 @@ def test_one_storage_may_be_typed_and_untyped():
     floats, untyped = pickle_in(torch.ones(2)), pickle_in(torch.ones(4, dtype=torch.uint16))
     both = b"\x80\x02](" + floats[2:-1] + untyped[2:-1] + b"e."
     assert [stored.dtype for stored in read_pickle(both)] == ["float32", "uint16"]
-
-
-class Model(torch.nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4))
-        self.head = torch.nn.Linear(4, 2)
-
-    def forward(self, values: torch.Tensor) -> Any:
-        return self.head(self.layers(values))
-
-
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_whole_checkpoint_of_a_training_run_is_read(protocol):
-    model = Model()
-    optimizer = torch.optim.Adam(model.parameters(), amsgrad=True)
-    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 3)
-    model(torch.ones(5, 3)).sum().backward()
-    optimizer.step()
-    checkpoint = {
-        "model": model.state_dict(),
-        "optimizer": optimizer.state_dict(),
-        "schedule": schedule.state_dict(),
-        "random": torch.get_rng_state(),
-        "step": 3,
-    }
-    entries = archive_of(checkpoint, protocol)
-    tree = read_pickle(entries["data.pkl"])
-    assert same(rebuilt(tree, entries), checkpoint)
-    assert type(tree["model"]) is OrderedDict
-    assert tree["model"]._metadata == model.state_dict()._metadata
-    assert list(tree["optimizer"]["state"]) == list(range(6))
-    assert read_pickle(entries["data.pkl"], tensors_only=True) == tree
 
 
 VALUES: dict[str, Any] = {
@@ -373,7 +331,8 @@ def test_a_value_that_is_no_data_is_refused_or_left_out(name, protocol):
 def test_a_stub_says_what_it_stands_for():
     tree = read_pickle(pickle_in([STRANGE["namespace"], Color.RED]), tensors_only=True)
     assert tree == [Stub("argparse.Namespace"), Stub(f"{__name__}.Color")]
-    assert read_pickle(pickle_in(Model()), tensors_only=True) == Stub(f"{__name__}.Model")
+    stub = read_pickle(pickle_in(torch.nn.Linear(1, 1)), tensors_only=True)
+    assert stub == Stub("torch.nn.modules.linear.Linear")
 
 
 def test_items_under_keys_that_are_no_data_are_kept():
