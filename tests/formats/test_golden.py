@@ -48,6 +48,8 @@ def test_a_file_holds_what_was_saved(name):
         assert (list(file), file.metadata) == (list(tensors), METADATA)
         for each, array in tensors.items():
             assert same_bytes(file[each], array)
+            assert file[each].flags.aligned
+            assert file.slice(each)[...].flags.aligned
             if path.suffix == ".tenzor":
                 assert same_bytes(lookup(path.read_bytes(), each), array)
     if path.suffix == ".oxck":

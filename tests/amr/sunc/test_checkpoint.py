@@ -93,10 +93,7 @@ def test_saved_loaded_and_saved_again_gives_the_same_bytes(kind):
         assert [state.tree.find(*place) for place in places] == tree.live.tolist()
 
 
-@pytest.mark.parametrize(
-    "dtype",
-    "float64 float32 float16 complex128 complex64 int64 int32 int16 int8 uint64 uint8".split(),
-)
+@pytest.mark.parametrize("dtype", "float64 float32 float16 complex128 complex64 int8 u8 u1".split())
 def test_fields_of_any_dtype_come_back(dtype):
     frontend = amr.ScalarFrontend(1, 4, amr.OpenTopology(1, (8.0,)), dtype)
     tree, arena = amr.AMRTree(frontend, 1.0, 4, 2), amr.FieldArena(frontend, 3)
@@ -279,14 +276,6 @@ def test_a_file_has_no_digests_unless_they_are_asked_for(tmp_path):
         checkpoint.read_from_file(tmp_path / "model.safetensors")
 
 
-def test_an_unknown_extension_is_left_alone(tmp_path):
-    tree, arena = worn()
-    path = tmp_path / "state.sunc"
-    path.write_bytes(saved(tree, arena) + b"what another program knows")
-    state = amr.TreeCheckpoint(SCALAR).read_from_file(path)
-    assert saved(state.tree, state.arena) == saved(tree, arena)
-
-
 def test_a_refused_write_leaves_the_old_file(tmp_path):
     tree, arena = worn()
     path = tmp_path / "state.sunc"
@@ -393,22 +382,6 @@ def test_a_state_built_by_operations_gives_the_golden_bytes_and_comes_back(name)
     state = loaded(golden(name), tree)
     assert state.arena.storage.shape == arena.storage.shape
     assert saved(state.tree, state.arena) == golden(name)
-
-
-def test_the_golden_scalar_file_is_read_as_the_state_that_it_tells():
-    state = amr.TreeCheckpoint(SCALAR).read(io.BytesIO(golden("sunc_scalar_2d")))
-    tree, arena = state.tree, state.arena
-    assert (tree.base_spacing, tree.bits_per_dim, tree.max_level) == (0.5, 4, 6)
-    assert tree.blocks["origin"].tolist() == [[0, 0], [4, 0], [8, 0]]
-    assert tree.blocks["level"].tolist() == [0, 1, 1]
-    assert tree.blocks["block_index"].tolist() == [0, amr.INVALID, 2]
-    assert (tree.live.tolist(), tree.field_slots.tolist()) == ([0, 2], [0, 1, 2])
-    assert arena.free_slots[: arena.free_count].tolist() == [7, 6, 5, 4, 3]
-    for block in range(3):
-        expected = (1000 * block + np.arange(16)) * 0.1
-        assert arena.storage[block].tobytes() == expected.tobytes()
-    assert arena.storage[3].tolist() == [0.25 * i for i in range(16)]
-    assert arena.alloc() == 3
 
 
 def test_ghosts_of_a_channel_are_those_of_the_first_implementation():

@@ -208,25 +208,6 @@ def test_any_text_is_read_or_refused_as_by_the_original(text):
     assert outcome(lambda: from_text(text.encode())) == outcome(lambda: original_metadata(text))
 
 
-@st.composite
-def loose(draw: st.DrawFn) -> str:
-    """Pairs with whatever the original allows between them, and now and then more."""
-    white = st.text(st.sampled_from(" \n\t\u3000"), max_size=2)
-    between = st.text(st.sampled_from(", \n\x85\x1d"), max_size=3)
-    body = st.text(st.sampled_from([*"ab{}:,é\\"]), max_size=4)
-    parts = []
-    for _ in range(draw(st.integers(0, 4))):
-        key, value = draw(body), draw(body)
-        parts += [draw(between), f'"{key}"', draw(white), ":", draw(white), f'"{value}"']
-    return draw(white) + "{" + "".join(parts) + draw(between) + "}" + draw(white)
-
-
-@settings(max_examples=200, deadline=None)
-@given(loose())
-def test_loose_pairs_are_read_or_refused_as_by_the_original(text):
-    assert outcome(lambda: from_text(text.encode())) == outcome(lambda: original_metadata(text))
-
-
 @given(st.dictionaries(texts, texts, max_size=5))
 def test_metadata_is_written_as_the_original_writes_it(metadata):
     text = to_text(metadata)

@@ -358,7 +358,7 @@ LARGE = {
 
 
 METADATA = member("__metadata__", '{"key":"value"}')
-RIGHT = chunks(b"x")
+RIGHT, TAG = chunks(b"x"), "blake3:16777216:"
 RIGHT_MEMBER = member("standfast.chunks", json.dumps(RIGHT))
 SEALED = sealed_file(RIGHT_MEMBER)
 DIGEST = SEALED.partition(b'"standfast.digest":"')[2][:DIGEST_LENGTH].decode()
@@ -464,17 +464,14 @@ STRINGS = {
         "metadata last, a wrong size before it": holding(tensor("a", shape="[2]"), METADATA)
     },
     unchecked(errors.BadField): {
-        "chunk digests are empty text": chunked(""),
-        "chunk digests without a tag": chunked(RIGHT.removeprefix("blake3:16777216:")),
-        "chunk digests with the tag in capitals": chunked(RIGHT.replace("b", "B", 1)),
-        "chunk digests with the tag alone": chunked("blake3:16777216:"),
-        "chunk digests with a star": chunked(RIGHT[:-3] + "*" + RIGHT[-2:]),
-        "chunk digests with a newline": chunked(RIGHT + "\n"),
-        "chunk digests without their padding": chunked(RIGHT.rstrip("=")),
-        "chunk digests with text behind the padding": chunked(RIGHT + "AAAA"),
-        "chunk digests with a letter beyond ASCII": chunked(RIGHT[:-3] + "é" + RIGHT[-2:]),
-        "chunk digests three bytes short": chunked(RIGHT[:-4]),
-        "chunk digests of two tensors for one": chunked(chunks(b"x", b"y")),
+        **{
+            f"chunk digests {text!r}": chunked(text)
+            for text in (
+                *("", TAG, RIGHT.removeprefix(TAG), RIGHT.replace("b", "B", 1), RIGHT + "\n"),
+                *(RIGHT[:-3] + "*" + RIGHT[-2:], RIGHT[:-3] + "é" + RIGHT[-2:], RIGHT + "AAAA"),
+                *(RIGHT.rstrip("="), RIGHT[:-4], chunks(b"x", b"y")),
+            )
+        },
         "chunk digests of one tensor for two": sealed_file(
             RIGHT_MEMBER, entries=(TENSOR, tensor("b", offsets="[1,2]")), data=b"xy"
         ),

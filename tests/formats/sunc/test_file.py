@@ -73,16 +73,6 @@ def test_a_golden_file_is_written_again_byte_for_byte(name):
     assert section_bytes(ours, index_of(ours)) == section_bytes(data, index_of(data))
 
 
-@pytest.mark.parametrize("nd", range(1, 9))
-def test_the_record_of_a_block_has_the_layout_of_the_format(nd):
-    dtype = sunc.block_dtype(nd)
-    assert dtype.itemsize == 8 * (nd + 3)
-    assert dtype.fields is not None
-    offsets = {name: at for name, (_, at, *_) in dtype.fields.items() if name != "padding"}
-    places = {"origin": 0, "spacing": 8 * nd, "block_index": 8 * nd + 8, "level": 8 * nd + 16}
-    assert offsets == places
-
-
 def test_the_padding_of_blocks_is_kept_through_copies():
     sections = small_sections()
     assert sections["blocks"]["padding"].tobytes() == b"padding" * 2

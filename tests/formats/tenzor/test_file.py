@@ -1,7 +1,6 @@
 """The tenzor format: golden files, what is written and read back, names, metadata, refusals."""
 
 import math
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,7 +20,6 @@ from tests import GOLDEN
 from tests.formats.builders import chunks, opened
 from tests.formats.tenzor.builders import (
     CODES,
-    entry,
     file_of,
     fnv,
     index_of,
@@ -99,32 +97,6 @@ def test_our_members_have_the_bytes_of_their_page():
     assert data == file_of(entries=[], data=b"")
     assert len(data) == 4096
     assert len(opened(saved({}))) == 0
-
-
-@pytest.mark.parametrize("mapped", [True, False])
-def test_tensors_after_an_odd_one_come_back_aligned(mapped, tmp_path):
-    """Files of other writers, which keep their order, may have misaligned tensors."""
-    dtypes = {"odd": np.uint8, "float": np.float64, "again": np.int8, "half": np.float16}
-    tensors = {name: np.arange(3, dtype=dtype) for name, dtype in dtypes.items()}
-    path, entries, data = tmp_path / "odd.tenzor", [], b""
-    for name, array in tensors.items():
-        place = {"name_hash": fnv(name.encode()), "offset": len(data), "size": array.nbytes}
-        code = CODES.index(array.dtype.str[1:])
-        entries.append(entry(dtype=code, shape=array.shape, **place))
-        data += array.tobytes()
-    path.write_bytes(file_of("{}", entries, data))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", errors.NotVerified)
-        loaded = standfast.load(path, mapped=mapped, names=list(tensors))
-    with standfast.open(path, mapped=mapped, names=list(tensors)) as file:
-        assert list(file) == list(tensors)
-        for name, array in tensors.items():
-            part = file.slice(name)[1:]
-            assert loaded[name].flags.aligned
-            assert file[name].flags.aligned
-            assert part.flags.aligned
-            assert same_bytes(loaded[name], array)
-            assert same_bytes(part, array[1:])
 
 
 def test_chunks_of_a_large_tensor_are_verified_each(tmp_path):

@@ -40,7 +40,7 @@ import sys
 from standfast.errors import StandfastError
 from standfast.formats.torch.pickle import read_pickle
 from tests.formats.torch.builders import pickle_of
-from tests.formats.torch.hostile_pickles import CODE
+from tests.formats.torch.malformed import CODE
 import encodings.unicode_escape
 
 seen, cases = [], list(map(pickle_of, CODE.values()))
