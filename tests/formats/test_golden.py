@@ -85,16 +85,6 @@ def test_a_checkpoint_is_saved_again_byte_for_byte(name, tmp_path):
     assert (tmp_path / "again.oxck").read_bytes() == (FOLDER / name).read_bytes()
 
 
-def test_repeated_names_and_a_tensor_without_a_shape_are_kept():
-    path = FOLDER / "standfast_oxck_repeated.oxck"
-    tensors = [
-        (each.name, each.shape, each.data.tolist()) for each in Checkpoint.load(path).tensors
-    ]
-    assert tensors == [("twice", [2], [1, 2]), ("twice", [1], [3]), ("nothing", [], [])]
-    with pytest.raises(errors.DuplicateKey):
-        standfast.open(path)
-
-
 DAMAGED: dict[str, type[errors.StandfastError]] = {
     "tenzor_name.tenzor": errors.BadField,
     "tenzor_padding.tenzor": errors.BadField,

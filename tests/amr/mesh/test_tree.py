@@ -1,7 +1,7 @@
 """Blocks are inserted, die, are refined, coarsened, reordered, and get slots of the arena."""
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import product
 from typing import Any
 
@@ -14,15 +14,7 @@ from standfast import Store
 from standfast.amr import INVALID, AMRTree, FieldArena, OpenTopology, ScalarFrontend, Snapshot
 from standfast.amr.mesh.morton import key_of, keys_of, morton
 from standfast.amr.mesh.restriction import inject, restrict
-from standfast.errors import (
-    ArenaFull,
-    BadBlock,
-    BadOption,
-    BlockAlreadyExists,
-    BlockNotFound,
-    GhostsInUse,
-    MaxRefinementExceeded,
-)
+from standfast.errors import BadBlock, BadOption, BlockNotFound, GhostsInUse, MaxRefinementExceeded
 from standfast.formats.sunc.file import block_dtype
 from standfast.store.backends.memory import MemoryBackend
 from tests.amr.tree_states import SCALAR, saved, worn
@@ -30,10 +22,6 @@ from tests.amr.tree_states import SCALAR, saved, worn
 
 def new(bits: int = 4, max_level: int = 3, slots: int = 8) -> tuple[AMRTree, FieldArena]:
     return AMRTree(SCALAR, 0.5, bits, max_level), FieldArena(SCALAR, slots)
-
-
-def origins(tree: AMRTree, indices: Any) -> list[tuple[int, ...]]:
-    return [tuple(tree.blocks[i]["origin"].tolist()) for i in indices]
 
 
 @pytest.mark.parametrize(
@@ -95,29 +83,7 @@ def test_a_far_place_is_not_found_under_the_key_of_a_near_one():
     assert tree.find((4 * 17, 0), 0) is tree.find((5, 0), 0) is None
 
 
-def _children(tree: AMRTree) -> list[int]:
-    """Four siblings without fields."""
-    return [tree.insert_block((8 + 4 * x, 16 + 4 * y), 2) for y in (0, 1) for x in (0, 1)]
-
-
 State = tuple[AMRTree, FieldArena]
-
-
-def _with_child() -> State:
-    tree, arena = worn()
-    tree.insert_block((4, 4), 1)
-    return tree, arena
-
-
-def _siblings(fields: Sequence[int] = (), parent: bool = False, slots: int = 8) -> State:
-    """Four children, some of them with fields; their parent may be there too."""
-    tree, arena = new(slots=slots)
-    children = _children(tree)
-    for child in fields:
-        tree.field_slots[children[child]] = arena.alloc()
-    if parent:
-        tree.insert_block((4, 8), 1)
-    return tree, arena
 
 
 def _roots(level: int, at: int) -> State:
@@ -136,13 +102,9 @@ REFUSALS: dict[str, tuple[Callable[[], State], Action, Any]] = {
     "invalidate none": (worn, lambda t, a: t.invalidate_block(99), BlockNotFound),
     "invalidate a negative index": (worn, lambda t, a: t.invalidate_block(-1), BlockNotFound),
     "refine the dead": (worn, lambda t, a: t.refine_block(1), BlockNotFound),
-    "refine above a child": (_with_child, lambda t, a: t.refine_block(0), BlockAlreadyExists),
     "coarsen none": (worn, lambda t, a: t.coarsen_blocks([], a), BadBlock),
     "coarsen one four times": (worn, lambda t, a: t.coarsen_blocks([0] * 4, a), BadBlock),
     "coarsen the dead": (worn, _coarsen, BlockNotFound),
-    "coarsen some with fields": (lambda: _siblings([2]), _coarsen, BadBlock),
-    "coarsen below the parent": (lambda: _siblings(parent=True), _coarsen, BlockAlreadyExists),
-    "coarsen without a slot": (lambda: _siblings(range(4), slots=4), _coarsen, ArenaFull),
     "coarsen no siblings": (lambda: _roots(1, 4), _coarsen, BadBlock),
     "coarsen the coarsest": (lambda: _roots(0, 0), _coarsen, BadBlock),
 }
@@ -156,23 +118,6 @@ def test_what_is_refused_changes_nothing(name):
     with pytest.raises(error):
         action(tree, arena)
     assert saved(tree, arena) == before
-
-
-def test_coarsening_takes_a_slot_first_and_frees_those_of_the_children_in_order():
-    tree, arena = new()
-    children = _children(tree)
-    for number, child in enumerate(children):
-        tree.field_slots[child] = arena.alloc()
-        arena.storage[number] = number
-    parent = tree.coarsen_blocks([children[i] for i in (2, 0, 3, 1)], arena)
-    assert origins(tree, [parent]) == [(4, 8)]
-    assert (parent, tree.blocks[parent]["level"]) == (4, 1)
-    assert tree.field_slots.tolist() == [INVALID] * 4 + [4]
-    assert tree.live.tolist() == [4]
-    quarters = [[0.0, 0.0, 1.0, 1.0]] * 2 + [[2.0, 2.0, 3.0, 3.0]] * 2
-    assert arena.storage[4].reshape(4, 4).tolist() == quarters
-    assert arena.free_slots.tolist() == [7, 6, 5, 0, 1, 2, 3, 0]
-    assert arena.free_count == 7
 
 
 CHANGES: dict[str, Callable[[AMRTree, FieldArena], Any]] = {
@@ -235,14 +180,6 @@ def test_levels_that_no_tree_has_do_no_harm(level):
 
 def words(arena: FieldArena) -> tuple[list[int], int]:
     return arena.free_slots.tolist(), arena.free_count
-
-
-def test_a_full_arena_says_so_and_stays_as_it_is():
-    arena = FieldArena(SCALAR, 1)
-    arena.alloc()
-    with pytest.raises(ArenaFull):
-        arena.alloc()
-    assert words(arena) == ([0], 0)
 
 
 @pytest.mark.parametrize("slot", [-1, 3, INVALID])

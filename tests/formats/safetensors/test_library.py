@@ -137,12 +137,8 @@ FOUR_FLOATS = np.arange(4, dtype="<f8").tobytes()
 
 def _floats(padding: int) -> Legal:
     """A file whose data starts at some offset that is not aligned."""
-    header = objects(tensor("a", '"F64"', "[2,2]", "[0,32]"))
-    return Legal(
-        f"{padding} spaces of padding",
-        file_of(header + " " * padding, FOUR_FLOATS),
-        {"a": Tensor("F64", (2, 2), FOUR_FLOATS)},
-    )
+    file = file_of(objects(tensor("a", '"F64"', "[2,2]", "[0,32]")) + " " * padding, FOUR_FLOATS)
+    return Legal(f"{padding} spaces of padding", file, {"a": Tensor("F64", (2, 2), FOUR_FLOATS)})
 
 
 def _string(name: str, written: str) -> Legal:
@@ -174,6 +170,7 @@ DTYPES_BY_BITS = {
 }
 
 EMPTY = Tensor("F32", (0,), b"")
+TWO = {"a": BYTE, "b": Tensor("U8", (1,), b"y")}
 
 
 def _at(name: str, begin: int, end: int) -> str:
@@ -193,12 +190,7 @@ LEGAL: tuple[Legal, ...] = (
     Legal("no tensors, but metadata", holding(METADATA, data=b""), {}, KEY),
     Legal("metadata first", holding(METADATA, TENSOR), metadata=KEY),
     Legal("metadata last", holding(TENSOR, METADATA), metadata=KEY),
-    Legal(
-        "metadata between",
-        holding(TENSOR, METADATA, _at("b", 1, 2), data=b"xy"),
-        {"a": BYTE, "b": Tensor("U8", (1,), b"y")},
-        KEY,
-    ),
+    Legal("metadata between", holding(TENSOR, METADATA, _at("b", 1, 2), data=b"xy"), TWO, KEY),
     Legal("metadata empty", with_metadata("{}")),
     Legal("metadata with a tensor's name as a key", strings_file({"a": "b"}), metadata={"a": "b"}),
     Legal("metadata called in escapes", holding(ESCAPED, TENSOR), metadata=KEY),
@@ -226,8 +218,14 @@ LEGAL: tuple[Legal, ...] = (
             *(_at("start", 0, 0), _at("b", 1, 2), _at("end too", 2, 2)),
             data=b"xy",
         ),
-        {"end": EMPTY, "a": BYTE, "between": EMPTY, "start": EMPTY}
-        | {"b": Tensor("U8", (1,), b"y"), "end too": EMPTY},
+        {
+            "end": EMPTY,
+            "a": BYTE,
+            "between": EMPTY,
+            "start": EMPTY,
+            "b": TWO["b"],
+            "end too": EMPTY,
+        },
     ),
     Legal(
         "empty tensor with a large dimension",
@@ -252,7 +250,6 @@ LEGAL: tuple[Legal, ...] = (
     *(_floats(padding) for padding in range(8)),
     _string("string of 200 backslashes before a quote", "\\" * 200 + '\\"'),
     _string("string of 202 backslashes at its end", "\\" * 202),
-    _string("string of 64 backslashes at its end", "\\" * 64),
     _string("string of 62 backslashes and a quote", "\\" * 62 + '\\"'),
     _string("string of 64 backslashes and a quote", "\\" * 64 + '\\"},\\"a'),
     _string("string of braces", "}}}{{{"),
@@ -274,9 +271,7 @@ LEGAL: tuple[Legal, ...] = (
         },
         {"step": 3, "name": "run"},
     ),
-    Legal(
-        "sealed, without padding", sealed_file(member("standfast.chunks", json.dumps(chunks(b"x"))))
-    ),
+    Legal("sealed, not padded", sealed_file(member("standfast.chunks", json.dumps(chunks(b"x"))))),
 )
 
 

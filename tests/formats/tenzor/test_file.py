@@ -330,17 +330,6 @@ def test_bytes_are_written_as_they_are():
         assert opened(bare).metadata_text == text
 
 
-@pytest.mark.parametrize("extras", [True, False])
-def test_empty_metadata_is_converted(extras, tmp_path):
-    old, new = tmp_path / "old.tenzor", tmp_path / "new.tenzor"
-    for text in (b"", b" ", b"{}"):
-        old.write_bytes(file_of(text))
-        standfast.convert(old, new, names=["a"], extras=extras, replace=True)
-        with standfast.open(new) as file:
-            assert file.metadata == {}
-        assert extras or new.read_bytes() == old.read_bytes()
-
-
 REFUSED = [b"[1]", b"{garbage}", b'{"a":1,}', b'{"a":NaN}', b"\x0c{}", b'{"a":"\xff"}']
 REFUSED += [b'{"a":1,"a":2}', b'{"standfast.digest":"x"}', b'{"standfast.names":["a"]}']
 REFUSED += [b'{"standfast\\u002enames":["a"]}', b'{"a":' + b"[" * 101 + b"]" * 101 + b"}"]
