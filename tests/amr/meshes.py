@@ -9,14 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from standfast.amr import (
-    AMRTree,
-    FieldArena,
-    GaugeFrontend,
-    GaugeTree,
-    GridTopology,
-    ScalarFrontend,
-)
+from standfast import amr
 from tests.amr.tree_states import saved
 from tests.kit.seams import Seams
 
@@ -34,17 +27,17 @@ def empty_mesh(
     components: int = 1,
     gauge: int = 0,
     max_level: int = 3,
-) -> tuple[Any, FieldArena]:
+) -> tuple[Any, amr.FieldArena]:
     """A tree of blocks of 4 sites and spacing 0.5, without any; `base` blocks fit along each side.
 
     With `gauge` it is a GaugeTree of that group, with two spinor components.
     """
-    box = GridTopology(nd, (BOUNDARIES[topology] * nd)[:nd], (base * 4 * 0.5,) * nd)
+    box = amr.GridTopology(nd, (BOUNDARIES[topology] * nd)[:nd], (base * 4 * 0.5,) * nd)
     if gauge:
-        frontend: Any = GaugeFrontend(gauge, 2, nd, 4, box)
-        return GaugeTree(frontend, 0.5, 6, max_level), FieldArena(frontend, 4)
-    frontend = ScalarFrontend(nd, 4, box, dtype, components)
-    return AMRTree(frontend, 0.5, 6, max_level), FieldArena(frontend, 4)
+        frontend: Any = amr.GaugeFrontend(gauge, 2, nd, 4, box)
+        return amr.GaugeTree(frontend, 0.5, 6, max_level), amr.FieldArena(frontend, 4)
+    frontend = amr.ScalarFrontend(nd, 4, box, dtype, components)
+    return amr.AMRTree(frontend, 0.5, 6, max_level), amr.FieldArena(frontend, 4)
 
 
 def random_mesh(
@@ -69,14 +62,14 @@ def random_mesh(
     return tree, arena
 
 
-def give_fields(tree: Any, arena: FieldArena, rng: np.random.Generator) -> None:
+def give_fields(tree: Any, arena: amr.FieldArena, rng: np.random.Generator) -> None:
     """A slot for each live block, in an order of its own, with random fields and links."""
     while arena.free_count < len(tree.live) + 3:
         arena.grow()
     for index in rng.permutation(tree.live).tolist():
         tree.field_slots[index] = arena.alloc()
     arena.storage[:] = random_numbers(rng, arena.storage.shape, arena.storage.dtype)
-    if isinstance(tree, GaugeTree):
+    if isinstance(tree, amr.GaugeTree):
         tree.links[:] = random_numbers(rng, tree.links.shape, tree.links.dtype)
 
 
@@ -89,11 +82,11 @@ def random_numbers(rng: np.random.Generator, shape: Any, dtype: np.dtype[Any]) -
     return numbers.astype(dtype)
 
 
-def fields_by_key(tree: Any, arena: FieldArena) -> dict[Key, bytes]:
+def fields_by_key(tree: Any, arena: amr.FieldArena) -> dict[Key, bytes]:
     """The bytes of each live block's field, and of its links."""
     return {
         key: arena.storage[int(tree.field_slots[index])].tobytes()
-        + (tree.links[index].tobytes() if isinstance(tree, GaugeTree) else b"")
+        + (tree.links[index].tobytes() if isinstance(tree, amr.GaugeTree) else b"")
         for key, index in zip(tree.keys(), tree.live.tolist(), strict=True)
     }
 
@@ -105,7 +98,7 @@ def merged(parts: list[dict[Key, Any]]) -> dict[Key, Any]:
     return together
 
 
-def sites_by_place(tree: Any, arena: FieldArena) -> dict[tuple[int, tuple[int, ...]], Any]:
+def sites_by_place(tree: Any, arena: amr.FieldArena) -> dict[tuple[int, tuple[int, ...]], Any]:
     """The field at each site, by its level and its coordinates (x_0, x_1, …) in the box."""
     size, nd = tree.frontend.block_size, tree.frontend.nd
     sites = {}

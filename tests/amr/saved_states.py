@@ -7,23 +7,16 @@ from typing import Any
 import numpy as np
 
 import standfast
-from standfast.amr import (
-    AMRTree,
-    FieldArena,
-    GaugeFrontend,
-    GaugeTree,
-    GridTopology,
-    OpenTopology,
-    PeriodicTopology,
-    ScalarFrontend,
-)
+from standfast import amr
 from standfast.amr.mesh.frontends import Frontend
 from standfast.amr.snapshot.parts import slabs
 
-SCALAR = ScalarFrontend(2, 4, OpenTopology(2, (8.0, 8.0)))
-VECTOR = ScalarFrontend(2, 4, GridTopology(2, ("periodic", "open"), (8.0, 8.0)), components=3)
-GAUGE = GaugeFrontend(2, 1, 2, 4, PeriodicTopology(2, (8.0, 8.0)))
-State = tuple[AMRTree, FieldArena]
+SCALAR = amr.ScalarFrontend(2, 4, amr.OpenTopology(2, (8.0, 8.0)))
+VECTOR = amr.ScalarFrontend(
+    2, 4, amr.GridTopology(2, ("periodic", "open"), (8.0, 8.0)), components=3
+)
+GAUGE = amr.GaugeFrontend(2, 1, 2, 4, amr.PeriodicTopology(2, (8.0, 8.0)))
+State = tuple[amr.AMRTree, amr.FieldArena]
 
 
 def field_of(frontend: Frontend, level: int, origin: Any, seed: int = 0) -> Any:
@@ -34,7 +27,7 @@ def field_of(frontend: Frontend, level: int, origin: Any, seed: int = 0) -> Any:
     return values[..., 0] + 1j * values[..., 1] if frontend.dtype.kind == "c" else values[..., 0]
 
 
-def links_of(frontend: GaugeFrontend, level: int, origin: Any) -> Any:
+def links_of(frontend: amr.GaugeFrontend, level: int, origin: Any) -> Any:
     """Unitary links of a block, which its place decides on."""
     random = np.random.default_rng([7, level, *origin])
     shape = frontend.link_shape
@@ -50,13 +43,13 @@ def fill(state: State) -> None:
         slot = int(tree.field_slots[index])
         if slot < arena.max_blocks:
             arena.storage[slot] = field_of(tree.frontend, level, origin)
-        if isinstance(tree, GaugeTree):
+        if isinstance(tree, amr.GaugeTree):
             tree.links[index] = links_of(tree.frontend, level, origin)
 
 
 def empty(frontend: Frontend = SCALAR, max_blocks: int = 16) -> State:
-    kind = GaugeTree if isinstance(frontend, GaugeFrontend) else AMRTree
-    return kind(frontend, 1.0, 6, 4), FieldArena(frontend, max_blocks)  # type: ignore[arg-type]
+    kind = amr.GaugeTree if isinstance(frontend, amr.GaugeFrontend) else amr.AMRTree
+    return kind(frontend, 1.0, 6, 4), amr.FieldArena(frontend, max_blocks)  # type: ignore[arg-type]
 
 
 def refined(frontend: Frontend = SCALAR, max_blocks: int = 16) -> State:
@@ -79,7 +72,7 @@ def sections(state: State) -> dict[str, Any]:
         "storage": arena.storage,
         "free_slots": arena.free_slots,
     }
-    return found | ({"links": tree.links} if isinstance(tree, GaugeTree) else {})
+    return found | ({"links": tree.links} if isinstance(tree, amr.GaugeTree) else {})
 
 
 def metadata(state: State, **changes: Any) -> dict[str, Any]:
@@ -111,7 +104,7 @@ def snapshot(*ranks: State, time: float = 0.5, **changes: Any) -> dict[str, Any]
             "time": time,
             "ranks": len(ranks),
             "frontend": frontend.describe(),
-            "tree": "gauge" if isinstance(ranks[0][0], GaugeTree) else "amr",
+            "tree": "gauge" if isinstance(ranks[0][0], amr.GaugeTree) else "amr",
             "sharding": "manual" if len(ranks) > 1 else None,
             "owners": owners(ranks) if len(ranks) > 1 else None,
             "values": {"beta": 2.5},
@@ -133,7 +126,7 @@ def snapshot(*ranks: State, time: float = 0.5, **changes: Any) -> dict[str, Any]
             "storage": slabs(arena.storage),
             "random": {"own": {"kicks": np.arange(4, dtype=np.uint64)}, "global": {"numpy": 5}},
         }
-        if isinstance(tree, GaugeTree):
+        if isinstance(tree, amr.GaugeTree):
             saved[f"rank{number}"]["links"] = slabs(tree.links)
     return saved
 

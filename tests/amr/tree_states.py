@@ -5,27 +5,17 @@ from typing import Any
 
 import numpy as np
 
-from standfast.amr import (
-    AMRTree,
-    FieldArena,
-    GaugeFrontend,
-    GaugeTree,
-    GridTopology,
-    OpenTopology,
-    PeriodicTopology,
-    ScalarFrontend,
-    TreeCheckpoint,
-)
+from standfast import amr
 from tests import GOLDEN
 
-SCALAR = ScalarFrontend(2, 4, OpenTopology(2, (16.0, 16.0)))
-U1 = GaugeFrontend(1, 1, 2, 4, PeriodicTopology(2, (4.0, 4.0)))
-SU2 = GaugeFrontend(2, 1, 2, 4, PeriodicTopology(2, (4.0, 4.0)))
+SCALAR = amr.ScalarFrontend(2, 4, amr.OpenTopology(2, (16.0, 16.0)))
+U1 = amr.GaugeFrontend(1, 1, 2, 4, amr.PeriodicTopology(2, (4.0, 4.0)))
+SU2 = amr.GaugeFrontend(2, 1, 2, 4, amr.PeriodicTopology(2, (4.0, 4.0)))
 
-CHANNEL = GridTopology(2, ("periodic", "open"), (8.0, 8.0))
+CHANNEL = amr.GridTopology(2, ("periodic", "open"), (8.0, 8.0))
 """A box that wraps in x and has walls in y."""
-MIXED = ScalarFrontend(2, 4, CHANNEL)
-VECTOR = ScalarFrontend(2, 4, CHANNEL, components=3)
+MIXED = amr.ScalarFrontend(2, 4, CHANNEL)
+VECTOR = amr.ScalarFrontend(2, 4, CHANNEL, components=3)
 
 
 def golden(name: str) -> bytes:
@@ -33,9 +23,9 @@ def golden(name: str) -> bytes:
     return (GOLDEN / f"{name}.sunc").read_bytes()
 
 
-def golden_scalar() -> tuple[AMRTree, FieldArena]:
+def golden_scalar() -> tuple[amr.AMRTree, amr.FieldArena]:
     """The state of sunc_scalar_2d."""
-    tree, arena = AMRTree(SCALAR, 0.5, 4, 6), FieldArena(SCALAR, 8)
+    tree, arena = amr.AMRTree(SCALAR, 0.5, 4, 6), amr.FieldArena(SCALAR, 8)
     for origin, level in (((0, 0), 0), ((4, 0), 1), ((8, 0), 1)):
         block = tree.insert_block_with_field(origin, level, arena)
         arena.storage[tree.field_slots[block]] = (1000 * block + np.arange(16)) * 0.1
@@ -46,9 +36,9 @@ def golden_scalar() -> tuple[AMRTree, FieldArena]:
     return tree, arena
 
 
-def golden_u1() -> tuple[GaugeTree, FieldArena]:
+def golden_u1() -> tuple[amr.GaugeTree, amr.FieldArena]:
     """The state of sunc_u1_2d; its links were drawn at random, and are taken from the file."""
-    tree, arena = GaugeTree(U1, 0.25, 4, 8), FieldArena(U1, 4)
+    tree, arena = amr.GaugeTree(U1, 0.25, 4, 8), amr.FieldArena(U1, 4)
     for origin in ((0, 0), (4, 0)):
         block = tree.insert_block_with_field(origin, 0, arena)
         arena.storage[tree.field_slots[block]] = np.arange(16)[:, np.newaxis] - 0.5j
@@ -56,9 +46,11 @@ def golden_u1() -> tuple[GaugeTree, FieldArena]:
     return tree, arena
 
 
-def golden_channel(frontend: ScalarFrontend, refine: bool) -> tuple[AMRTree, FieldArena]:
+def golden_channel(
+    frontend: amr.ScalarFrontend, refine: bool
+) -> tuple[amr.AMRTree, amr.FieldArena]:
     """The state of sunc_mixed_2d, and with `refine` of sunc_vector_2d."""
-    tree, arena = AMRTree(frontend, 1.0, 4, 4), FieldArena(frontend, 16)
+    tree, arena = amr.AMRTree(frontend, 1.0, 4, 4), amr.FieldArena(frontend, 16)
 
     def fill(slot: int, first: float) -> None:
         numbers = arena.storage[slot].reshape(16, -1)
@@ -80,11 +72,13 @@ def golden_channel(frontend: ScalarFrontend, refine: bool) -> tuple[AMRTree, Fie
     return tree, arena
 
 
-def worn(kind: str = "scalar") -> tuple[Any, FieldArena]:
+def worn(kind: str = "scalar") -> tuple[Any, amr.FieldArena]:
     """A tree with dead blocks that name slots, free ones and reused ones, and stale free words."""
     frontend = {"scalar": SCALAR, "vector": VECTOR, "u1": U1, "su2": SU2}[kind]
-    tree: AMRTree = (GaugeTree if kind in ("u1", "su2") else AMRTree)(frontend, 0.5, 6, 4)  # type: ignore[arg-type]
-    arena = FieldArena(frontend, 12)
+    tree: amr.AMRTree = (amr.GaugeTree if kind in ("u1", "su2") else amr.AMRTree)(
+        frontend, 0.5, 6, 4
+    )  # type: ignore[arg-type]
+    arena = amr.FieldArena(frontend, 12)
     random = np.random.default_rng(7)
     blocks = [tree.insert_block_with_field((4 * x, 4 * x), 0, arena) for x in range(4)]
     arena.storage[:] = random.standard_normal(arena.storage.shape)
@@ -100,25 +94,25 @@ def worn(kind: str = "scalar") -> tuple[Any, FieldArena]:
     tree.invalidate_block(blocks[3])  # which keeps its slot
     arena.grow(15)
     arena.alloc()  # a slot that nobody names, and stale words
-    if isinstance(tree, GaugeTree):
+    if isinstance(tree, amr.GaugeTree):
         shape = tree.links.shape
         tree.links[:] = random.standard_normal(shape) + 1j * random.standard_normal(shape)
     return tree, arena
 
 
-def saved(tree: AMRTree, arena: FieldArena) -> bytes:
+def saved(tree: amr.AMRTree, arena: amr.FieldArena) -> bytes:
     """The bytes of a checkpoint."""
     stream = io.BytesIO()
-    if isinstance(tree, GaugeTree):
+    if isinstance(tree, amr.GaugeTree):
         tree.write_checkpoint(arena, stream)
     else:
-        TreeCheckpoint(tree.frontend).write(tree, arena, stream)
+        amr.TreeCheckpoint(tree.frontend).write(tree, arena, stream)
     return stream.getvalue()
 
 
-def loaded(data: bytes, like: AMRTree) -> Any:
+def loaded(data: bytes, like: amr.AMRTree) -> Any:
     """The state in a checkpoint of such a tree."""
     stream = io.BytesIO(data)
-    if isinstance(like, GaugeTree):
-        return GaugeTree.read_checkpoint(stream, frontend=like.frontend)
-    return TreeCheckpoint(like.frontend).read(stream)
+    if isinstance(like, amr.GaugeTree):
+        return amr.GaugeTree.read_checkpoint(stream, frontend=like.frontend)
+    return amr.TreeCheckpoint(like.frontend).read(stream)

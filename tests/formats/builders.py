@@ -46,6 +46,20 @@ def texts(build: Callable[[str], bytes], what: str = "") -> Callable[[str], dict
     }
 
 
+def each(build: Callable[..., bytes], what: str = "", **fields: Sequence[Any]) -> dict[str, bytes]:
+    """A file for each of several values of each field."""
+    return {
+        f"{what} {name} {value!r}".strip(): build(**{name: value})
+        for name, values in fields.items()
+        for value in values
+    }
+
+
+def cuts(data: bytes, *sizes: int) -> dict[str, bytes]:
+    """A file cut at each of several places."""
+    return {f"cut at {size}": data[:size] for size in sizes}
+
+
 Table = Mapping[Any, Files]
 """By how they are refused: a Refusal, a class, or a class after the tensor that it has to name."""
 

@@ -10,7 +10,6 @@ from tests.formats.builders import Row, rows
 from tests.formats.npz import malformed as npz
 from tests.formats.oxck import malformed as oxck
 from tests.formats.safetensors import malformed as safetensors
-from tests.formats.safetensors import malformed_metadata
 from tests.formats.sunc import malformed as sunc
 from tests.formats.tenzor import malformed as tenzor
 from tests.formats.torch import malformed as torch
@@ -31,7 +30,7 @@ class Table:
 
 
 TABLES = {
-    "safetensors": Table(rows(*safetensors.TABLES, malformed_metadata.ROWS), ".safetensors"),
+    "safetensors": Table(rows(*safetensors.TABLES), ".safetensors"),
     "tenzor": Table(rows(tenzor.ROWS, tenzor.WITHOUT_MAGIC), ".tenzor"),
     "oxck": Table(rows(*oxck.TABLES, oxck.WITHOUT_MAGIC), ".oxck"),
     "sunc": Table(rows(sunc.ROWS), ".sunc"),

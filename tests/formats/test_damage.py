@@ -22,6 +22,8 @@ from tests.formats.safetensors import builders as safetensors
 from tests.formats.sunc.builders import whole_files
 from tests.formats.tenzor import builders as tenzor
 from tests.fuzz.limits import processor_limit
+from tests.fuzz.run import Format, fuzz, memory_folder
+from tests.fuzz.targets import TARGETS
 
 SUFFIX = {format.NAME: format.SUFFIXES[0] for format in FORMATS}
 TENSORS = {
@@ -250,3 +252,14 @@ def test_a_header_beyond_the_limit_is_not_even_read():
     with pytest.raises(errors.LimitExceeded):
         format_named("safetensors").read_index(read, 1 << 40, Options())
     assert reads == [8]
+
+
+@pytest.mark.parametrize("inputs", [500, pytest.param(10_000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("name", TARGETS)
+def test_no_input_breaks_the_reader(name, inputs):
+    with memory_folder() as folder:
+        report = fuzz(Format(TARGETS[name], folder), seed=1, inputs=inputs)
+    assert not report.failures, str(report)
+    # Fewer would say that the changes no longer reach behind the first check.
+    assert report.accepted >= 40, str(report)
+    assert len(report.refused) >= 8, str(report)

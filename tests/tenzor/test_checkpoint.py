@@ -22,16 +22,7 @@ from tests.kit.strategies import same_bytes
 from tests.tenzor.models import bits, new_model, train
 
 FIRST = GOLDEN / "tenzor_checkpoint.tenzor"
-METADATA = CheckpointMetadata(
-    epoch=5,
-    global_step=4685,
-    best_val_loss=0.198,
-    best_val_acc=0.963,
-    best_epoch=3,
-    learning_rate=0.0087,
-    model_name="lenet",
-    timestamp=1_700_000_000,
-)
+METADATA = CheckpointMetadata(5, 4685, 0.198, 0.963, 3, 0.0087, "lenet", 1_700_000_000)
 
 
 @pytest.fixture
@@ -51,9 +42,6 @@ class Masked(nn.Module):
         self.register_buffer("deep", torch.arange(64).reshape(2, 2, 2, 2, 2, 2))
 
 
-# Metadata
-
-
 @pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan, 1e-300, 1 / 3, -0.0, 1e39])
 def test_every_number_comes_back(value, path):
     metadata = CheckpointMetadata(best_val_loss=value, best_val_acc=value, learning_rate=value)
@@ -66,19 +54,15 @@ def test_every_number_comes_back(value, path):
 
 
 def test_metadata_may_be_a_dict_as_in_the_seed(path):
-    whole = {name: getattr(METADATA, name) for name in METADATA.__slots__}
     scalars = {"epoch": np.int64(5), "best_val_acc": torch.tensor(0.5, requires_grad=True)}
     for given, expected in (
         (METADATA, METADATA),
-        (whole, METADATA),
+        (vars_of(METADATA), METADATA),
         (scalars, CheckpointMetadata(epoch=5, best_val_acc=0.5)),
     ):
         Checkpoint.save(path, {"w": np.ones(2)}, None, given)
         with Checkpoint.load(path) as loaded:
             assert bits(vars_of(loaded.metadata)) == bits(vars_of(expected))
-    Checkpoint.save(path, {"w": np.ones(2)}, None, METADATA)
-    members = standfast.open(path).metadata
-    assert (members["epoch"], members["best_val_loss"]) == (5, 0.198)
 
 
 def vars_of(metadata: CheckpointMetadata) -> dict[str, Any]:
@@ -100,9 +84,6 @@ def test_metadata_that_cannot_be_saved_is_refused(metadata, told, path):
     with pytest.raises(errors.RefusedMetadata, match=told):
         Checkpoint.save(path, {"w": np.ones(2)}, None, metadata)
     assert not path.exists()
-
-
-# Weights
 
 
 def test_a_module_comes_back_with_its_buffers(path):
@@ -176,7 +157,7 @@ def test_damage_is_found_before_anything_is_filled(path):
     ("weights", "extra", "error"),
     [
         *(({name: np.ones(2)}, None, errors.BadName) for name in ("a\ud800", 1, "n" * 65_536)),
-        *(({name: np.array([True])}, None, errors.BadName) for name in ("a\ud800", 1)),
+        ({1: np.array([True])}, None, errors.BadName),
         ({"w": np.ones(2)}, {"\ud800": np.ones(2)}, errors.BadName),
         ([np.ones(2)], None, errors.UnsupportedTensor),
         ({"a": 1.5}, None, errors.UnsupportedTensor),
@@ -218,26 +199,17 @@ class Tied(nn.Module):
         self.register_buffer("part", self.a.detach()[1:])
 
 
+BOTH = {"b": [1, 1, -1], "part": [1, -1]}
 UNTIED = {"a": torch.ones(3), "b": torch.ones(3), "part": torch.ones(2)}
 
 
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"b": torch.full((3,), 2.0)},
-        {"part": torch.tensor([1.0, 3.0])},
-        {"b": torch.tensor([1.0, 1.0, -1.0]), "part": torch.tensor([1.0, -1.0])},
-    ],
-    ids=["twin", "part", "both"],
-)
+@pytest.mark.parametrize("changed", [{"b": [2, 2, 2]}, {"part": [1, 3]}, BOTH])
 @pytest.mark.parametrize("is_module", [True, False])
 def test_different_tensors_do_not_go_into_shared_memory(changed, is_module, path):
-    Checkpoint.save(path, {**UNTIED, **changed}, None, METADATA)
-    model = Tied()
-    with (
-        Checkpoint.load(path) as loaded,
-        pytest.raises(errors.StateMismatch, match=r"'a'.*'b'.*'part'"),
-    ):
+    changed = {name: torch.tensor(values).float() for name, values in changed.items()}
+    Checkpoint.save(path, UNTIED | changed, None, METADATA)
+    model, told = Tied(), r"'a'.*'b'.*'part'"
+    with Checkpoint.load(path) as loaded, pytest.raises(errors.StateMismatch, match=told):
         loaded.load_weights(model if is_module else model.state_dict())
     assert not model.a.detach().any()
 
@@ -312,9 +284,6 @@ def test_a_name_that_no_file_can_have_is_in_none(name, is_original, path):
         assert loaded.load_weights({name: np.ones(2)}, strict=False).missing == [name]
 
 
-# Anything else
-
-
 def test_extra_comes_back_with_its_types(path):
     extra = {"random": {"words": np.arange(3), "gauss": None}, "at": (1, 2.5), 3: b"\0"}
     Checkpoint.save(path, {"w": np.ones(2)}, None, METADATA, extra=extra)
@@ -329,16 +298,9 @@ def test_extra_comes_back_with_its_types(path):
 def test_what_is_no_checkpoint_is_refused(tmp_path):
     standfast.save(tmp_path / "a.safetensors", {"w": np.ones(2)})
     standfast.save(tmp_path / "b.tenzor", {"w": np.ones(2)}, {"epoch": 3})
-    for name, error, told in (
-        ("missing.tenzor", errors.MissingFile, "missing"),
-        ("a.safetensors", errors.UnsupportedFile, r"a\.safetensors"),
-        ("b.tenzor", errors.UnsupportedFile, r"b\.tenzor.*global_step"),
-    ):
-        with pytest.raises(error, match=told):
+    for name, told in (("a.safetensors", r"a\.safetensors"), ("b.tenzor", "global_step")):
+        with pytest.raises(errors.UnsupportedFile, match=told):
             Checkpoint.load(tmp_path / name)
-
-
-# The original's files
 
 
 def _original() -> dict[str, Any]:
@@ -391,8 +353,7 @@ def save_as_original(path: Path, slots: dict[str, float], **changed: Any) -> nn.
         for name, tensor in weights.items()
         for slot, value in slots.items()
     }
-    fields = {name: getattr(METADATA, name) for name in METADATA.__slots__} | changed
-    standfast.save(path, weights | tensors, checkpoint_metadata(**fields))
+    standfast.save(path, weights | tensors, checkpoint_metadata(**vars_of(METADATA) | changed))
     return new_model(seed=1)
 
 
@@ -425,10 +386,8 @@ class Adam(optim.RMSprop):
 @pytest.mark.parametrize(
     ("slots", "make", "told"),
     [
-        ({"v": 1.0}, optim.Adam, "0.weight/v.*momentum_buffer"),
-        ({"v": 1.0}, optim.Adam, "0.weight/v_hat"),
+        ({"v": 1.0}, optim.Adam, r"(?s)0.weight/v\b.*0.weight/v_hat"),
         ({"v": 1.0}, optim.RMSprop, "RMSprop"),
-        ({"v": 1.0}, optim.Adagrad, "Adagrad"),
         ({"v": 1.0}, optim.SGD, "2.weight/v.*momentum_buffer"),
         (MOMENTS, momentum, "0.weight/v"),
         (MOMENTS, partial(optim.Adam, amsgrad=True), "amsgrad"),
@@ -438,9 +397,7 @@ class Adam(optim.RMSprop):
         (NO_SLOTS, momentum, "0.weight/v"),
     ],
 )
-def test_the_originals_state_of_another_optimizer_is_refused_and_changes_nothing(
-    slots, make, told, path
-):
+def test_the_originals_state_of_another_optimizer_is_refused(slots, make, told, path):
     model = save_as_original(path, slots)
     optimizer = make(model.parameters())
     before = bits(model.state_dict()), bits(optimizer.state_dict())

@@ -16,13 +16,7 @@ from torch import optim
 from torch.utils.data import TensorDataset
 
 import standfast
-from standfast.errors import (
-    AlreadyExists,
-    RefusedMetadata,
-    RefusedState,
-    StateMismatch,
-    WriteFailed,
-)
+from standfast import errors
 from standfast.tenzor import (
     BadConfig,
     Checkpoint,
@@ -54,9 +48,6 @@ def run_epoch(trainer: Trainer, val_acc: float = 0.5, val_loss: float = 1.0) -> 
         train(trainer.model, trainer.optimizer, range(step, step + 1))
         trainer.record_batch(draw, 0.5)
     return [path.name for path in trainer.end_epoch(val_loss, val_acc)]
-
-
-# Learning rates
 
 
 @pytest.mark.parametrize(
@@ -103,9 +94,6 @@ def test_each_group_has_its_own_rate_unless_one_is_given():
     assert [float(group["lr"]) for group in optimizer.param_groups] == pytest.approx([0.3, 0.3])
 
 
-# Counting
-
-
 def test_figures_are_means_of_the_epoch():
     trainer = Trainer(TrainerConfig(batch_size=4, epochs=3))
     assert trainer.begin_epoch(total_batches=2) == 1
@@ -141,10 +129,7 @@ def test_it_goes_on_until_the_last_epoch_or_without_progress():
     assert not told.should_continue()
 
 
-# Checkpoints
-
-
-def test_each_epoch_and_the_best_are_saved(tmp_path):
+def test_each_nth_epoch_the_last_and_the_best_are_saved(tmp_path):
     folder = tmp_path / "new" / "checkpoints"
     trainer = new_trainer(folder, epochs=5)
     written = [run_epoch(trainer, accuracy) for accuracy in (0.5, 0.7, 0.7, math.nan, 0.6)]
@@ -157,12 +142,9 @@ def test_each_epoch_and_the_best_are_saved(tmp_path):
     with Checkpoint.load(folder / "epoch_5.tenzor") as last:
         assert (last.metadata.best_epoch, last.metadata.global_step) == (2, 10)
     assert sorted(path.name for path in folder.iterdir()) == ["best.tenzor", *epochs]
-
-
-def test_every_other_epoch_and_the_last_are_saved(tmp_path):
     trainer = new_trainer(tmp_path, epochs=5, checkpoint_every=2)
     written = [run_epoch(trainer, 0.0) for _ in range(5)]
-    assert written == [[], ["epoch_2.tenzor"], [], ["epoch_4.tenzor"], ["epoch_5.tenzor"]]
+    assert written == [[], [epochs[1]], [], [epochs[3]], [epochs[4]]]
 
 
 def test_a_caller_may_track_the_best_too(tmp_path):
@@ -211,7 +193,7 @@ def test_figures_that_are_not_numbers_are_refused_and_change_nothing(call, field
     trainer = new_trainer(None)
     trainer.begin_epoch(total_batches=2)
     before = replace(trainer.state)
-    with pytest.raises(RefusedMetadata, match=field):
+    with pytest.raises(errors.RefusedMetadata, match=field):
         call(trainer)
     assert (trainer.state, trainer.history) == (before, [])
 
@@ -221,10 +203,8 @@ def test_figures_that_are_not_numbers_are_refused_and_change_nothing(call, field
     [
         *(("should_stop", np.bool_(True), True), ("should_stop", torch.tensor(True), True)),
         *(("epoch", np.int64(3), 3), ("global_step", torch.tensor(7), 7)),
-        *(("epochs_without_best", np.int32(-5), -5), ("best_epoch", np.int64(1), 1)),
-        ("best_val_acc", np.float32(0.9), float(np.float32(0.9))),
-        ("best_val_acc", torch.tensor(0.875, requires_grad=True), 0.875),
         *(("train_loss", np.float64(math.inf), math.inf), ("lr", torch.tensor(0.5), 0.5)),
+        ("best_val_acc", torch.tensor(0.875, requires_grad=True), 0.875),
     ],
 )
 def test_scalars_of_libraries_in_the_state_are_saved_as_plain_values(field, value, plain, tmp_path):
@@ -244,14 +224,13 @@ def test_scalars_of_libraries_in_the_state_are_saved_as_plain_values(field, valu
 
 
 @pytest.mark.parametrize(
-    ("field", "value"),
-    [("should_stop", None), ("batch", "two"), ("val_loss", None), ("lr", torch.ones(2))],
+    ("field", "value"), [("should_stop", None), ("batch", "two"), ("learning_rate", torch.ones(2))]
 )
 def test_a_state_that_no_training_could_resume_is_not_saved(field, value, tmp_path):
     trainer = new_trainer(tmp_path)
     run_epoch(trainer)
-    setattr(trainer.state, field, value)
-    with pytest.raises(RefusedMetadata, match=f"{field}|learning_rate"):
+    setattr(trainer.state, "lr" if field == "learning_rate" else field, value)
+    with pytest.raises(errors.RefusedMetadata, match=field):
         trainer.save_checkpoint(tmp_path / "set.tenzor")
     assert not (tmp_path / "set.tenzor").exists()
 
@@ -275,8 +254,6 @@ def test_a_resumed_training_ends_with_the_same_bits(start, tmp_path):
     assert bits(resumed.optimizer.state_dict()) == bits(whole.optimizer.state_dict())
     assert (resumed.state, resumed.history) == (whole.state, whole.history)
 
-
-# Within an epoch
 
 BATCHES = torch.arange(60.0).reshape(10, 6)
 """Five batches of two."""
@@ -366,7 +343,7 @@ def test_without_a_loader_a_note_says_which_batches_are_done(tmp_path):
     resumed.extra["averaged"] = new_model()
     (note,) = resumed.resume(tmp_path / "within.tenzor")
     assert "3" in note
-    with pytest.raises(RefusedState, match=r"1.*3"):
+    with pytest.raises(errors.RefusedState, match=r"1.*3"):
         resumed.begin_epoch(2, total_batches=5)  # as the original's loops name their epochs
     assert (resumed.begin_epoch(1, total_batches=5), resumed.state.batch) == (1, 3)
     assert (resumed.begin_epoch(2, total_batches=5), resumed.state.batch) == (2, 0)
@@ -376,7 +353,7 @@ def test_an_epoch_of_unknown_length_is_saved_only_when_it_has_ended(tmp_path):
     trainer = new_trainer(None)
     trainer.begin_epoch()
     trainer.record_batch(1.0)
-    with pytest.raises(RefusedState):
+    with pytest.raises(errors.RefusedState):
         trainer.save_checkpoint(tmp_path / "within.tenzor")
     assert list(tmp_path.iterdir()) == []
     trainer.end_epoch(1.0, 0.5)
@@ -402,7 +379,7 @@ def test_what_else_has_a_state_is_saved_and_resumed(tmp_path):
         (optim.Adam, {"averaged": other}, r"SGD.*Adam"),
     ):
         changed = Trainer(model=model, optimizer=make(model.parameters()), extra=extra)
-        with pytest.raises(StateMismatch, match=told):
+        with pytest.raises(errors.StateMismatch, match=told):
             changed.resume(path)
         assert (bits(model.state_dict()), changed.state.epoch) == (before, 0)
 
@@ -431,19 +408,15 @@ def test_a_longer_training_goes_on_and_patience_is_asked_anew(tmp_path):
     assert patient.state.total_epochs == 9
 
 
-# Refusals
-
-
 def test_a_new_training_does_not_begin_among_old_checkpoints(tmp_path):
     run_epoch(new_trainer(tmp_path, epochs=1))
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     other = new_trainer(tmp_path, epochs=1)
-    with pytest.raises(AlreadyExists, match=r"epoch_1\.tenzor"):
+    with pytest.raises(errors.AlreadyExists, match=r"epoch_1\.tenzor"):
         other.begin_epoch()
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
-    for folder in (tmp_path / "epoch_1.tenzor", tmp_path / "epoch_1.tenzor" / "below"):
-        with pytest.raises(WriteFailed):
-            new_trainer(folder)
+    with pytest.raises(errors.WriteFailed):
+        new_trainer(tmp_path / "epoch_1.tenzor")
 
 
 @pytest.mark.parametrize(
@@ -456,7 +429,7 @@ def test_a_new_training_does_not_begin_among_old_checkpoints(tmp_path):
     ids=ascii,
 )
 def test_settings_that_cannot_be_are_refused_before_training(setting):
-    with pytest.raises((BadConfig, RefusedMetadata), match=next(iter(setting))):
+    with pytest.raises((BadConfig, errors.RefusedMetadata), match=next(iter(setting))):
         TrainerConfig(**setting)
 
 

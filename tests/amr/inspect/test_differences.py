@@ -206,14 +206,3 @@ def test_slots_at_other_places_of_both_files_are_compared(tmp_path):
     assert (only(found).before.index, only(found).after.index) == (192, 7)
     assert found.layout is not None
     assert (found.layout.order, found.layout.slots) == (1, 200)
-
-
-def test_slots_are_read_within_and_across_slabs(run):
-    state = empty(SCALAR, 1 << 14)  # 2 MiB of storage: two slabs
-    expected = state[1].storage
-    expected[:] = np.arange(expected.size).reshape(expected.shape)
-    with opened(run.save(1, snapshot(state))) as saved:
-        fields = saved.trees[0].fields
-        assert [window[:2] for window in fields.windows] == [(0, 8192), (8192, 16384)]
-        for start, stop in ((0, 10), (8000, 8400), (8192, 8193), (0, 16384), (5, 5)):
-            assert fields.read(start, stop).tobytes() == expected[start:stop].tobytes()

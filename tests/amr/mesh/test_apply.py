@@ -5,12 +5,7 @@ import pytest
 
 from standfast.amr import Patch, repartition
 from standfast.errors import BadBlock, BadOption, RankFailed
-from tests.amr.meshes import (
-    empty_mesh,
-    fields_by_key,
-    give_fields,
-    random_mesh,
-)
+from tests.amr.meshes import empty_mesh, fields_by_key, give_fields, random_mesh
 from tests.kit.rank_threads import on_threads
 
 MESHES: list[dict[str, Any]] = [

@@ -3,41 +3,31 @@
 import numpy as np
 import pytest
 
-from standfast.amr import (
-    AMRTree,
-    FieldArena,
-    GaugeFrontend,
-    GaugeTree,
-    GridTopology,
-    OpenTopology,
-    PeriodicTopology,
-    ScalarFrontend,
-    TreeCheckpoint,
-)
+from standfast import amr
 from standfast.amr.mesh.frontends import frontend_of
 from standfast.errors import BadField, BadOption
 
-OPEN = OpenTopology(2, (4.0, 8.0))
-PERIODIC = PeriodicTopology(2, [4, 8])
-MIXED = GridTopology(2, ("periodic", "open"), (4.0, 8.0))
-BOX = OpenTopology(2, (16.0, 16.0))
-TORUS = PeriodicTopology(4, (8.0,) * 4)
+OPEN = amr.OpenTopology(2, (4.0, 8.0))
+PERIODIC = amr.PeriodicTopology(2, [4, 8])
+MIXED = amr.GridTopology(2, ("periodic", "open"), (4.0, 8.0))
+BOX = amr.OpenTopology(2, (16.0, 16.0))
+TORUS = amr.PeriodicTopology(4, (8.0,) * 4)
 
 
 def test_a_frontend_says_what_is_at_a_site():
-    assert ScalarFrontend(2, 16, BOX, ">f4").dtype == np.dtype("<f4")
-    assert ScalarFrontend(2, 16, BOX, np.complex64).field_bytes == 8
-    one, three = ScalarFrontend(2, 16, BOX), ScalarFrontend(2, 16, BOX, components=3)
+    assert amr.ScalarFrontend(2, 16, BOX, ">f4").dtype == np.dtype("<f4")
+    assert amr.ScalarFrontend(2, 16, BOX, np.complex64).field_bytes == 8
+    one, three = amr.ScalarFrontend(2, 16, BOX), amr.ScalarFrontend(2, 16, BOX, components=3)
     assert (one.dtype, one.field_bytes, one.field_shape) == (np.dtype("<f8"), 8, ())
     assert (three.components, three.field_bytes, three.field_shape) == (3, 24, (3,))
-    assert FieldArena(three, 2).storage.shape == (2, 256, 3)
-    gauge = GaugeFrontend(3, 4, 4, 4, TORUS)
+    assert amr.FieldArena(three, 2).storage.shape == (2, 256, 3)
+    gauge = amr.GaugeFrontend(3, 4, 4, 4, TORUS)
     assert (gauge.components, gauge.field_shape, gauge.field_bytes) == (12, (12,), 192)
     assert (gauge.block_volume, gauge.links_per_block) == (256, 1024)
     assert (gauge.dtype, gauge.link_shape) == (np.complex128, (1024, 3, 3))
 
 
-class Wider(ScalarFrontend):
+class Wider(amr.ScalarFrontend):
     """A frontend of a program's own, whose fields a snapshot would describe as single numbers."""
 
     @property
@@ -45,7 +35,7 @@ class Wider(ScalarFrontend):
         return (3,)
 
 
-class Cylinder(GridTopology):
+class Cylinder(amr.GridTopology):
     """A topology of a program's own, which a snapshot would describe as another one."""
 
 
@@ -56,11 +46,11 @@ class Cylinder(GridTopology):
 )
 def test_a_frontend_that_cannot_be_saved_is_refused_when_the_simulation_begins(frontend):
     for make in (
-        lambda: AMRTree(frontend, 1.0, 4, 2),
-        lambda: FieldArena(frontend, 4),
-        lambda: TreeCheckpoint(frontend),
-        lambda: GaugeTree(frontend, 1.0, 4, 2),
-        lambda: GaugeTree(ScalarFrontend(2, 4, BOX), 1.0, 4, 2),  # type: ignore[arg-type]
+        lambda: amr.AMRTree(frontend, 1.0, 4, 2),
+        lambda: amr.FieldArena(frontend, 4),
+        lambda: amr.TreeCheckpoint(frontend),
+        lambda: amr.GaugeTree(frontend, 1.0, 4, 2),
+        lambda: amr.GaugeTree(amr.ScalarFrontend(2, 4, BOX), 1.0, 4, 2),  # type: ignore[arg-type]
     ):
         with pytest.raises(BadOption, match=r"(?i)frontend"):
             make()
@@ -81,7 +71,7 @@ def test_a_frontend_that_cannot_be_saved_is_refused_when_the_simulation_begins(f
 )
 def test_options_of_a_scalar_frontend_are_checked(changed, told):
     with pytest.raises(BadOption, match=told):
-        ScalarFrontend(**{"nd": 2, "block_size": 4, "topology": BOX} | changed)
+        amr.ScalarFrontend(**{"nd": 2, "block_size": 4, "topology": BOX} | changed)
 
 
 @pytest.mark.parametrize(
@@ -90,13 +80,13 @@ def test_options_of_a_scalar_frontend_are_checked(changed, told):
 )
 def test_options_of_a_gauge_frontend_are_checked(n_gauge, n_spinor, block_size):
     with pytest.raises(BadOption):
-        GaugeFrontend(n_gauge, n_spinor, 4, block_size, TORUS)
+        amr.GaugeFrontend(n_gauge, n_spinor, 4, block_size, TORUS)
 
 
 def test_sites_are_counted_by_their_distance():
     assert OPEN.sites(0.5) == (8, 16)
     assert OPEN.sites(0.25) == (16, 32)
-    assert OpenTopology(1, (0.3,)).sites(0.1) == (3,)  # 0.3 / 0.1 is less than 3
+    assert amr.OpenTopology(1, (0.3,)).sites(0.1) == (3,)  # 0.3 / 0.1 is less than 3
 
 
 def test_each_dimension_has_a_boundary_of_its_own():
@@ -109,8 +99,8 @@ def test_each_dimension_has_a_boundary_of_its_own():
         wrapped, found = box.wrapped(origins, 0.5)
         assert (wrapped.tolist(), found.tolist()) == (expected, inside)
     assert OPEN.wrapped(np.array([[0, 0], [7, 15]]), 0.5)[1].all()
-    assert GridTopology(2, ["open", "open"], (4.0, 8.0)) == OPEN
-    assert GridTopology(2, ("periodic",) * 2, (4.0, 8.0)) == PERIODIC
+    assert amr.GridTopology(2, ["open", "open"], (4.0, 8.0)) == OPEN
+    assert amr.GridTopology(2, ("periodic",) * 2, (4.0, 8.0)) == PERIODIC
     assert MIXED not in (OPEN, PERIODIC)
 
 
@@ -119,7 +109,7 @@ def test_each_dimension_has_a_boundary_of_its_own():
 )
 def test_a_boundary_is_open_or_periodic_for_each_dimension(boundary):
     with pytest.raises(BadOption, match="boundary="):
-        GridTopology(2, boundary, (4.0, 8.0))
+        amr.GridTopology(2, boundary, (4.0, 8.0))
 
 
 @pytest.mark.parametrize(
@@ -132,7 +122,7 @@ def test_a_boundary_is_open_or_periodic_for_each_dimension(boundary):
 )
 def test_a_box_has_1_to_8_dimensions_and_a_length_for_each(nd, extents):
     with pytest.raises(BadOption):
-        OpenTopology(nd, extents)
+        amr.OpenTopology(nd, extents)
 
 
 @pytest.mark.parametrize("spacing", [1e-300, 1e300, 1e-18])
@@ -144,10 +134,10 @@ def test_a_spacing_that_makes_no_box_is_refused(spacing):
 @pytest.mark.parametrize(
     "frontend",
     [
-        ScalarFrontend(2, 16, OPEN),
-        ScalarFrontend(2, 4, PERIODIC, np.uint16),
-        ScalarFrontend(2, 4, MIXED, components=3),
-        GaugeFrontend(3, 4, 4, 8, TORUS),
+        amr.ScalarFrontend(2, 16, OPEN),
+        amr.ScalarFrontend(2, 4, PERIODIC, np.uint16),
+        amr.ScalarFrontend(2, 4, MIXED, components=3),
+        amr.GaugeFrontend(3, 4, 4, 8, TORUS),
     ],
     ids=["open", "periodic", "mixed", "gauge"],
 )
@@ -155,8 +145,8 @@ def test_a_description_makes_it_again(frontend):
     assert frontend_of(frontend.describe()) == frontend
 
 
-SCALAR = ScalarFrontend(2, 16, BOX).describe()
-GAUGE = GaugeFrontend(3, 1, 4, 4, TORUS).describe()
+SCALAR = amr.ScalarFrontend(2, 16, BOX).describe()
+GAUGE = amr.GaugeFrontend(3, 1, 4, 4, TORUS).describe()
 OPENS = ["open"] * 2
 
 

@@ -1,6 +1,7 @@
-"""Blocks are inserted, die, are refined, coarsened, reordered; a refusal changes nothing."""
+"""Blocks are inserted, die, are refined, coarsened, reordered, and get slots of the arena."""
 
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable
 from itertools import product
 from typing import Any
 
@@ -12,15 +13,8 @@ from hypothesis import strategies as st
 from standfast import Store
 from standfast.amr import INVALID, AMRTree, FieldArena, OpenTopology, ScalarFrontend, Snapshot
 from standfast.amr.mesh.morton import key_of, keys_of, morton
-from standfast.errors import (
-    ArenaFull,
-    BadBlock,
-    BadOption,
-    BlockAlreadyExists,
-    BlockNotFound,
-    GhostsInUse,
-    MaxRefinementExceeded,
-)
+from standfast.amr.mesh.restriction import inject, restrict
+from standfast.errors import BadBlock, BadOption, BlockNotFound, GhostsInUse, MaxRefinementExceeded
 from standfast.formats.sunc.file import block_dtype
 from standfast.store.backends.memory import MemoryBackend
 from tests.amr.tree_states import SCALAR, saved, worn
@@ -28,13 +22,6 @@ from tests.amr.tree_states import SCALAR, saved, worn
 
 def new(bits: int = 4, max_level: int = 3, slots: int = 8) -> tuple[AMRTree, FieldArena]:
     return AMRTree(SCALAR, 0.5, bits, max_level), FieldArena(SCALAR, slots)
-
-
-def origins(tree: AMRTree, indices: Any) -> list[tuple[int, ...]]:
-    return [tuple(tree.blocks[i]["origin"].tolist()) for i in indices]
-
-
-# Limits
 
 
 @pytest.mark.parametrize(
@@ -72,9 +59,6 @@ def test_the_highest_level_may_be_set_later():
     assert tree.max_level == 0
 
 
-# Inserting
-
-
 @pytest.mark.parametrize(
     ("origin", "level"),
     [
@@ -99,32 +83,7 @@ def test_a_far_place_is_not_found_under_the_key_of_a_near_one():
     assert tree.find((4 * 17, 0), 0) is tree.find((5, 0), 0) is None
 
 
-# All or nothing
-
-
-def _children(tree: AMRTree) -> list[int]:
-    """Four siblings without fields."""
-    return [tree.insert_block((8 + 4 * x, 16 + 4 * y), 2) for y in (0, 1) for x in (0, 1)]
-
-
 State = tuple[AMRTree, FieldArena]
-
-
-def _with_child() -> State:
-    tree, arena = worn()
-    tree.insert_block((4, 4), 1)
-    return tree, arena
-
-
-def _siblings(fields: Sequence[int] = (), parent: bool = False, slots: int = 8) -> State:
-    """Four children, some of them with fields; their parent may be there too."""
-    tree, arena = new(slots=slots)
-    children = _children(tree)
-    for child in fields:
-        tree.field_slots[children[child]] = arena.alloc()
-    if parent:
-        tree.insert_block((4, 8), 1)
-    return tree, arena
 
 
 def _roots(level: int, at: int) -> State:
@@ -143,13 +102,9 @@ REFUSALS: dict[str, tuple[Callable[[], State], Action, Any]] = {
     "invalidate none": (worn, lambda t, a: t.invalidate_block(99), BlockNotFound),
     "invalidate a negative index": (worn, lambda t, a: t.invalidate_block(-1), BlockNotFound),
     "refine the dead": (worn, lambda t, a: t.refine_block(1), BlockNotFound),
-    "refine above a child": (_with_child, lambda t, a: t.refine_block(0), BlockAlreadyExists),
     "coarsen none": (worn, lambda t, a: t.coarsen_blocks([], a), BadBlock),
     "coarsen one four times": (worn, lambda t, a: t.coarsen_blocks([0] * 4, a), BadBlock),
     "coarsen the dead": (worn, _coarsen, BlockNotFound),
-    "coarsen some with fields": (lambda: _siblings([2]), _coarsen, BadBlock),
-    "coarsen below the parent": (lambda: _siblings(parent=True), _coarsen, BlockAlreadyExists),
-    "coarsen without a slot": (lambda: _siblings(range(4), slots=4), _coarsen, ArenaFull),
     "coarsen no siblings": (lambda: _roots(1, 4), _coarsen, BadBlock),
     "coarsen the coarsest": (lambda: _roots(0, 0), _coarsen, BadBlock),
 }
@@ -163,29 +118,6 @@ def test_what_is_refused_changes_nothing(name):
     with pytest.raises(error):
         action(tree, arena)
     assert saved(tree, arena) == before
-
-
-# Refining, coarsening, reordering
-
-
-def test_coarsening_takes_a_slot_first_and_frees_those_of_the_children_in_order():
-    tree, arena = new()
-    children = _children(tree)
-    for number, child in enumerate(children):
-        tree.field_slots[child] = arena.alloc()
-        arena.storage[number] = number
-    parent = tree.coarsen_blocks([children[i] for i in (2, 0, 3, 1)], arena)
-    assert origins(tree, [parent]) == [(4, 8)]
-    assert (parent, tree.blocks[parent]["level"]) == (4, 1)
-    assert tree.field_slots.tolist() == [INVALID] * 4 + [4]
-    assert tree.live.tolist() == [4]
-    quarters = [[0.0, 0.0, 1.0, 1.0]] * 2 + [[2.0, 2.0, 3.0, 3.0]] * 2
-    assert arena.storage[4].reshape(4, 4).tolist() == quarters
-    assert arena.free_slots.tolist() == [7, 6, 5, 0, 1, 2, 3, 0]
-    assert arena.free_count == 7
-
-
-# Inside apply
 
 
 CHANGES: dict[str, Callable[[AMRTree, FieldArena], Any]] = {
@@ -244,3 +176,121 @@ def test_levels_that_no_tree_has_do_no_harm(level):
     records["level"] = level
     records["origin"] = 2**64 - 1
     assert [key[1] for key in keys_of(records, 4, 21)] == [level, level]
+
+
+def words(arena: FieldArena) -> tuple[list[int], int]:
+    return arena.free_slots.tolist(), arena.free_count
+
+
+@pytest.mark.parametrize("slot", [-1, 3, INVALID])
+def test_a_slot_that_is_none_cannot_be_freed(slot):
+    arena = FieldArena(SCALAR, 3)
+    with pytest.raises(BadBlock):
+        arena.free(slot)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_which_slots_are_free_is_known_whatever_was_done(seed):
+    rng = np.random.default_rng(seed)
+    arena, tree = FieldArena(SCALAR, 6), AMRTree(SCALAR, 1.0, 4, 1)
+    for _ in range(150):
+        free = arena.free_slots[: arena.free_count].tolist()
+        taken = sorted(set(range(arena.max_blocks)) - set(free))
+        match int(rng.integers(8)):
+            case 0 | 1 if free:
+                arena.alloc()
+            case 2 | 3 if taken:
+                arena.free(int(rng.choice(taken)))
+            case 4 if arena.max_blocks < 24:
+                arena.grow(arena.max_blocks + 1)
+            case 5:
+                arena.defragment(tree)
+            case 6:  # as a program may do it by hand
+                arena.free_slots = rng.permutation(arena.max_blocks).astype(np.uint64)
+                arena.free_count = int(rng.integers(arena.max_blocks + 1))
+            case 7:
+                copies = arena.storage.copy(), arena.free_slots.copy()
+                arena = FieldArena.restored(SCALAR, *copies, arena.free_count)
+        free = arena.free_slots[: arena.free_count].tolist()
+        for slot in range(arena.max_blocks):
+            if slot in free:
+                with pytest.raises(BadBlock):
+                    arena.free(slot)
+            else:
+                arena.free(slot)
+                assert arena.alloc() == slot
+
+
+def test_growing_doubles_and_the_lowest_new_slot_is_next():
+    arena = FieldArena(SCALAR, 2)
+    arena.storage[arena.alloc()] = 7.0
+    arena.grow()
+    assert words(arena) == ([1, 3, 2, 0], 3)
+    assert arena.storage[0].tolist() == [7.0] * 16
+    assert not arena.storage[1:].any()
+    assert arena.alloc() == 2
+    with pytest.raises(BadOption):
+        arena.grow(3)
+    empty = FieldArena(SCALAR, 0)
+    empty.grow()
+    assert words(empty) == ([0], 1)
+
+
+@pytest.mark.parametrize("count", [-1, 2.0, "3", True, 2**60])
+def test_a_number_of_slots_is_a_whole_one(count):
+    with pytest.raises(BadOption, match="max_blocks"):
+        FieldArena(SCALAR, count)
+
+
+def scalar(nd: int, dtype: Any = np.float64) -> ScalarFrontend:
+    return ScalarFrontend(nd, 4, OpenTopology(nd, (8.0,) * nd), dtype)
+
+
+def site(place: tuple[int, ...]) -> int:
+    """The number of a site of a block of 4; dimension 0 runs fastest."""
+    return sum(value * 4**d for d, value in enumerate(place))
+
+
+def fine_sites(place: tuple[int, ...]) -> list[tuple[int, int]]:
+    """The child and the site of each of the 2^nd that a site of the parent covers."""
+    found = []
+    for steps in itertools.product((0, 1), repeat=len(place)):
+        fine = [2 * value + step for value, step in zip(place, steps, strict=True)]
+        child = sum((value // 4) << d for d, value in enumerate(fine))
+        found.append((child, site(tuple(value % 4 for value in fine))))
+    return found
+
+
+@pytest.mark.parametrize("nd", [1, 2, 3])
+def test_the_parent_has_the_mean_of_what_it_covers(nd):
+    children = np.random.default_rng(nd).integers(-999, 999, (2**nd, 4**nd)).astype(np.float64)
+    parent = restrict(children, scalar(nd))
+    injected = inject(parent, scalar(nd))
+    for place in itertools.product(range(4), repeat=nd):
+        covered = fine_sites(place)
+        assert parent[site(place)] == sum(children[each] for each in covered) / 2**nd
+        assert {injected[each] for each in covered} == {parent[site(place)]}
+
+
+def test_signs_of_zero_and_infinities_survive():
+    frontend = scalar(1, np.complex128)
+    children = np.full((2, 4), complex(-0.0, np.inf))
+    assert restrict(children, frontend).tobytes() == children[0].tobytes()
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int64", "uint64"])
+def test_the_mean_of_whole_numbers_is_rounded_down_and_does_not_overflow(dtype):
+    most = np.iinfo(dtype).max
+    children = np.full((4, 16), most, dtype)
+    children[0, 0] = most - 3
+    parent = restrict(children, scalar(2, dtype))
+    assert parent.dtype == np.dtype(dtype)
+    assert parent.tolist() == [most - 1, *[most] * 15]
+    if dtype == "int8":
+        children = np.array([[-1, -2, -5, -6], [3, 4, 3, 3]], np.int8)
+        assert restrict(children, scalar(1, np.int8)).tolist() == [-2, -6, 3, 3]
+
+
+def test_half_precision_is_summed_in_single():
+    children = np.full((4, 16), 60000, np.float16)
+    assert restrict(children, scalar(2, np.float16)).tolist() == children[0].tolist()

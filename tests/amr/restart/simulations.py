@@ -76,14 +76,7 @@ class Simulation:
         return begun
 
     @classmethod
-    def resumed(
-        cls,
-        run: Run,
-        ref: int | str,
-        comm: Any = None,
-        *,
-        by_place: bool = False,
-    ) -> Self:
+    def resumed(cls, run: Run, ref: int | str, comm: Any = None, *, by_place: bool = False) -> Self:
         """The state out of a snapshot; with `by_place` on any number of ranks."""
         found = Snapshot.load(run, ref, frontend=cls.frontend, comm=comm, reshard=by_place)
         resumed = cls(found.tree, found.arena, comm, by_place)

@@ -10,15 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from standfast import Store
-from standfast.amr import (
-    GaugeFrontend,
-    OpenTopology,
-    PeriodicTopology,
-    ScalarFrontend,
-    Snapshot,
-    repartition,
-)
+from standfast import Store, amr
 from standfast.errors import (
     BadBlock,
     BadOption,
@@ -40,7 +32,7 @@ from tests.kit.rank_threads import on_threads
 
 ODD = 1
 """The rank of three that does what the others do not."""
-BOX = OpenTopology(2, (6.0, 6.0))
+BOX = amr.OpenTopology(2, (6.0, 6.0))
 
 
 @dataclass
@@ -53,24 +45,24 @@ class Rank:
 
     def __post_init__(self) -> None:
         self.tree, self.arena = random_mesh(1, 0, gauge=self.gauge)
-        repartition(self.tree, self.arena, self.comm)
+        amr.repartition(self.tree, self.arena, self.comm)
         if self.comm.rank == 0:
-            Snapshot.save(self.store.run("alone"), 1, *random_mesh(1), comm=SingleRank())
+            amr.Snapshot.save(self.store.run("alone"), 1, *random_mesh(1), comm=SingleRank())
         self.save(step=1)
 
     def odd(self, this: Any, others: Any) -> Any:
         return this if self.comm.rank == ODD else others
 
-    def save(self, run: str = "heat", step: int = 2, **changes: Any) -> Snapshot:
+    def save(self, run: str = "heat", step: int = 2, **changes: Any) -> amr.Snapshot:
         given = {"tree": self.tree, "arena": self.arena, "comm": self.comm, **changes}
-        return Snapshot.save(self.store.run(run), step, **given)
+        return amr.Snapshot.save(self.store.run(run), step, **given)
 
-    def save_mesh(self, **of: Any) -> Snapshot:
+    def save_mesh(self, **of: Any) -> amr.Snapshot:
         tree, arena = empty_mesh(**of)
         return self.save(tree=tree, arena=arena)
 
     def load(self, run: str = "heat", ref: Any = "latest", **options: Any) -> Any:
-        return Snapshot.load(self.store.run(run), ref, comm=self.comm, **options)
+        return amr.Snapshot.load(self.store.run(run), ref, comm=self.comm, **options)
 
 
 def refused_on_ranks(call: Callable[[Rank], object], gauge: int = 0) -> tuple[type[Any], str]:
@@ -90,14 +82,14 @@ def refused_on_ranks(call: Callable[[Rank], object], gauge: int = 0) -> tuple[ty
 
 
 FRONTENDS: dict[str, tuple[int, Any]] = {
-    "nd": (0, ScalarFrontend(3, 4, OpenTopology(3, (6.0,) * 3))),
-    "block_size": (0, ScalarFrontend(2, 8, BOX)),
-    "dtype": (0, ScalarFrontend(2, 4, BOX, np.float32)),
-    "topology": (0, ScalarFrontend(2, 4, PeriodicTopology(2, (6.0, 6.0)))),
-    "topology.*8": (0, ScalarFrontend(2, 4, OpenTopology(2, (6.0, 8.0)))),
-    "kind": (0, GaugeFrontend(1, 2, 2, 4, BOX)),
-    "n_gauge": (1, GaugeFrontend(2, 2, 2, 4, BOX)),
-    "n_spinor": (1, GaugeFrontend(1, 1, 2, 4, BOX)),
+    "nd": (0, amr.ScalarFrontend(3, 4, amr.OpenTopology(3, (6.0,) * 3))),
+    "block_size": (0, amr.ScalarFrontend(2, 8, BOX)),
+    "dtype": (0, amr.ScalarFrontend(2, 4, BOX, np.float32)),
+    "topology": (0, amr.ScalarFrontend(2, 4, amr.PeriodicTopology(2, (6.0, 6.0)))),
+    "topology.*8": (0, amr.ScalarFrontend(2, 4, amr.OpenTopology(2, (6.0, 8.0)))),
+    "kind": (0, amr.GaugeFrontend(1, 2, 2, 4, BOX)),
+    "n_gauge": (1, amr.GaugeFrontend(2, 2, 2, 4, BOX)),
+    "n_spinor": (1, amr.GaugeFrontend(1, 1, 2, 4, BOX)),
 }
 
 
@@ -177,8 +169,8 @@ def test_one_process_refuses_what_several_ranks_have_saved():
     on_threads(3, save)
     run = Store(backend).run("heat")
     with pytest.raises(WrongRankCount):
-        Snapshot.load(run)
+        amr.Snapshot.load(run)
     with pytest.raises(IncompatibleCheckpoint, match="nd"):
-        Snapshot.load(run, 1, frontend=FRONTENDS["nd"][1], reshard=True)
+        amr.Snapshot.load(run, 1, frontend=FRONTENDS["nd"][1], reshard=True)
     with pytest.raises(StateMismatch, match="kicks"):
-        Snapshot.load(run, reshard=True).restore_random()
+        amr.Snapshot.load(run, reshard=True).restore_random()

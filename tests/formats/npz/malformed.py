@@ -169,20 +169,16 @@ HEADERS = {
         "no end": header_of(fields()[:-1]),
         "two commas": header_of(fields() + ","),
         "an escape": header_of(fields(r"'\x3cf4'")),
-        "a float dimension": header_of(fields(shape="(3.0,)")),
-        "a hexadecimal one": header_of(fields(shape="(0x3,)")),
-        "an expression": header_of(fields(shape="(3+4,)")),
+        **of_shape_each("(3.0,)  (0x3,)  (3+4,)"),
         "Python 2 in version 3": header_of(fields(shape="(3L,)"), (3, 0)),
         "no descr": header_of(fields("None")),
-        "no newline": header_of(fields(), end=b""),
-        "no newline but spaces": header_of(fields(), end=b"  "),
-        "two newlines": header_of(fields(), end=b"\n\n"),
-        "a comment": header_of(fields(), end=b" # more\n"),
-        "a NUL as padding": header_of(fields(), end=b"\0\n"),
+        **{
+            f"end {end!r}": header_of(fields(), end=end)
+            for end in (b"", b"  ", b"\n\n", b" # more\n", b"\0\n")
+        },
     },
     errors.UnsupportedFile: {
-        "version 1.1": b"\x93NUMPY\1\1" + bytes(100),
-        "version 4.0": b"\x93NUMPY\4\0" + bytes(100),
+        f"version {n!r}": b"\x93NUMPY" + n + bytes(100) for n in (b"\1\1", b"\4\0")
     },
     errors.LimitExceeded: {
         "a long header": b"\x93NUMPY\2\0\0\0\1\0",
@@ -198,12 +194,8 @@ HEADERS = {
         "an empty dict": header_of("{}"),
         "an unknown key": header_of(fields()[:-1] + "'more': 1}"),
         "a missing key": header_of("{'descr': '<f4', 'shape': ()}"),
-        "a number as order": header_of(fields(order="0")),
-        "None as order": header_of(fields(order="None")),
-        "Truest": header_of(fields(order="Truest")),
-        **of_shape_each(r"""
-            [3]  3  (3)  (,)  (-3,)  (True,)  (03,)  ((3,),)
-        """),
+        **texts(lambda text: header_of(fields(order=text)), "order")("0  None  Truest"),
+        **of_shape_each("[3]  3  (3)  (,)  (-3,)  (True,)  (03,)  ((3,),)"),
     },
     errors.DuplicateKey: {"a key twice": header_of(fields()[:-1] + "'shape': ()}")},
     errors.UnknownDType: {

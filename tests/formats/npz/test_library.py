@@ -84,8 +84,6 @@ def test_any_order_of_bytes_and_elements_gives_the_values(compressed, mapped, tm
     assert not standfast.diff(path, again)
 
 
-# Damage
-
 PACKED = deflated("a.npy", npy())
 BROKEN = {
     "another CRC-32": (packed(npy(), crc=7), DigestMismatch),

@@ -1,7 +1,7 @@
 """Damaged OXCK files: a table row for each way in which one can be wrong."""
 
 from standfast import errors
-from tests.formats.builders import chunks, texts, unchecked
+from tests.formats.builders import chunks, cuts, each, texts, unchecked
 from tests.formats.oxck.builders import file_of, floats, sealed_file, tensor
 
 HUGE = 1 << 60
@@ -52,24 +52,17 @@ OURS = {
 }
 
 ROWS = {
-    errors.UnsupportedFile: {"version 0": file_of(version=0), "version 2": file_of(version=2)},
+    errors.UnsupportedFile: each(file_of, version=[0, 2]),
     errors.TruncatedFile: {
-        "header one byte short": file_of()[:27],
-        "magic alone": b"OXCK",
-        "metadata one byte short": file_of()[:-1],
-        "metadata of 200 MB": file_of(length=200_000_000),
-        "a tensor that is not there": file_of(count=1),
-        "2^64 - 1 tensors": file_of(count=2**64 - 1),
-        "name_len cut": file_of("{}", tensor())[:33],
-        "name cut": file_of("{}", tensor("abc"))[:35],
-        "shape cut": file_of("{}", tensor())[:43],
-        "elements cut": file_of("{}", tensor())[:-1],
-        "2^60 elements": file_of("{}", tensor("x", (HUGE,), b"", elements=HUGE)),
-        "2^63 elements": file_of("{}", tensor("x", (2**63,), b"", elements=2**63)),
-        "2^40 elements": file_of("{}", tensor("x", (2**40,), b"", elements=2**40)),
+        **cuts(file_of("{}", tensor("abc")), 4, 27, 29, 33, 35, 45, -1),
+        **each(file_of, length=[200_000_000], count=[1, 2**64 - 1]),
+        **{
+            f"{n} elements": file_of("{}", tensor("x", (n,), b"", elements=n))
+            for n in (2**40, HUGE, 2**63)
+        },
     },
     errors.LimitExceeded: {
-        "metadata of 4 GiB": file_of(length=2**32 - 1),
+        **each(file_of, length=[2**32 - 1]),
         "a long name": file_of("{}", tensor("n" * 65_536)),
         "a name of 4 GiB": file_of("{}", tensor(name_length=2**32 - 1)),
         "65 dimensions": file_of("{}", tensor("x", (1,) * 65)),
@@ -118,7 +111,6 @@ ROWS = {
     None: {
         "large: a string of backslashes": lambda: file_of('{"a":"' + "\\" * MANY + '"}'),
         "large: a string of quotes": lambda: file_of('{"a":"' + '\\"' * (MANY // 2) + '"}'),
-        "large: a string of newlines": lambda: file_of('{"a":"' + "\\n" * (MANY // 2) + '"}'),
         "large: a long string": lambda: file_of('{"a":"' + "x" * MANY + '"}'),
         "large: spaces": lambda: file_of("{" + " " * MANY + "}"),
         "large: spaces around": lambda: file_of(" " * MANY + "{}" + " " * MANY),

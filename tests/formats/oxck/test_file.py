@@ -3,6 +3,8 @@
 import io
 import math
 import warnings
+from collections.abc import Callable
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -11,11 +13,25 @@ from hypothesis import strategies as st
 
 import standfast
 from standfast import errors
+from standfast.errors import BadField
 from standfast.formats.oxck import file as oxck
+from standfast.formats.oxck.file import from_text, to_text
 from standfast.tensors import DTYPES, TensorSpec
 from tests import GOLDEN
-from tests.formats.builders import chunks, opened
-from tests.formats.oxck.builders import file_of, floats, original_read, saved, sealed_file, tensor
+from tests.formats.builders import chunks, opened, rows
+from tests.formats.oxck import malformed
+from tests.formats.oxck.builders import (
+    ORIGINAL_WHITE,
+    OriginalError,
+    file_of,
+    floats,
+    original_metadata,
+    original_read,
+    original_text,
+    saved,
+    sealed_file,
+    tensor,
+)
 from tests.kit.strategies import arrays, metadata, names, same_bytes
 
 METADATA = {"lang": "日本語 ünï", "loss": "0.123", "note": 'say "hi" \\ back', "step": "1000"}
@@ -140,3 +156,65 @@ def test_metadata_that_is_no_text_needs_our_extras():
         saved(ONE, {"step": 3}, extras=False)
     assert opened(saved(ONE, {"step": 3}, extras=False, cast=True)).metadata == {"step": "3"}
     assert opened(saved(ONE, {"step": 3})).metadata == {"step": 3}
+
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+
+ACCEPTED = ["", " \n\t", "{}", "{ \n }", "{,, ,}", '\r\n {"a":"b"}\t ', '{"loss":"0.1","step":"3"}']
+ACCEPTED += [ORIGINAL_WHITE.join(["", "{", '"a"', ":", '"b"', "}", ""])]
+ACCEPTED += ['{"a":"b""c":"d"}', '{"a":"b" "c":"d"}', '{"a":"b",, ,"c":"d"}', '{,"a":"b",}']
+ACCEPTED += [r"""{"\"":"\"\""}""", r"""{"a":"\\"}""", r"""{"a":"\\\""}""", r"""{"a":"\\n\\\n"}"""]
+ACCEPTED += [r"""{"a":"\n\r\t"}""", '{"a":"\n\0\x1c\x7f"}', '{"{:,}":"},{"}', '{"":""}']
+ACCEPTED += ['{"a":"b","c":"d","a":"e"}', '{"a\\n":"b","a\n":"c"}', '{"重み":"ü😀"}']
+
+
+def test_lenient_text_is_read_as_the_original_reads_it():
+    for text in ACCEPTED:
+        assert from_text(text.encode()) == original_metadata(text), text
+    assert from_text(b'{,"a":"b" "c\\n":"\\"",, "a":"d"}') == {"a": "d", "c\n": '"'}
+
+
+def test_what_is_refused_the_original_refuses_too():
+    refused = [row.content[28:] for row in rows(malformed.METADATA)]
+    # What is no white space to the original is none here.
+    for separator in ("\x1c", "\x1d", "\x1e", "\x1f", "\u200b", "\u180e", "\ufeff"):
+        texts = (f"{separator}{{}}", f"{{{separator}}}", f'{{"a"{separator}:"b"}}')
+        refused += [text.encode() for text in texts]
+    for text in refused:
+        with pytest.raises(BadField):
+            from_text(text)
+        with suppress(UnicodeDecodeError):
+            decoded = text.decode()
+            with pytest.raises(OriginalError):
+                original_metadata(decoded)
+
+
+def outcome(parse: Callable[[], dict[str, str]]) -> dict[str, str] | None:
+    try:
+        return parse()
+    except (BadField, OriginalError):
+        return None
+
+
+pieces = st.lists(
+    st.sampled_from([*'{}[]:,"\\nrtux a0', '"a":"b"', '\\"', "\\\\", "\u2003", "\x1c", "é", "\0"]),
+    max_size=24,
+).map("".join)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.one_of(pieces, pieces.map(lambda inner: f"{{{inner}}}")))
+def test_any_text_is_read_or_refused_as_by_the_original(text):
+    assert outcome(lambda: from_text(text.encode())) == outcome(lambda: original_metadata(text))
+
+
+@given(st.dictionaries(texts, texts, max_size=5))
+def test_metadata_is_written_as_the_original_writes_it(metadata):
+    text = to_text(metadata)
+    assert text == original_text(metadata)
+    assert from_text(text.encode()) == original_metadata(text) == metadata
+
+
+def test_keys_are_sorted_by_their_bytes():
+    given = {"é": "2", "z": "1", "Z": "0", "\U0001f600": "4", "\uffff": "3"}
+    assert to_text(given) == '{"Z":"0","z":"1","é":"2","\uffff":"3","\U0001f600":"4"}'

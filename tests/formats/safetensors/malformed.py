@@ -1,16 +1,18 @@
-"""Damaged safetensors files: the text of the header, its tensors, and where their bytes lie."""
+"""Damaged safetensors files: the header, its tensors, its metadata, and Standfast's own keys."""
 
 import json
 
 from standfast import errors
-from tests.formats.builders import texts
+from tests.formats.builders import chunks, cuts, texts, unchecked
 from tests.formats.safetensors.builders import (
+    DIGEST_LENGTH,
     entry,
     file_of,
     holding,
     member,
     objects,
     one_tensor,
+    sealed_file,
     strings_file,
     tensor,
     typed_file,
@@ -22,12 +24,11 @@ HEADER = objects(TENSOR)
 file_of_each = texts(file_of, "text")
 of_dtype_each = texts(lambda text: one_tensor(dtype=text), "dtype")
 of_shape_each = texts(lambda text: one_tensor(shape=text), "shape")
+of_offsets_each = texts(lambda text: one_tensor(offsets=text), "offsets")
 
 TEXTS = {
     errors.TruncatedFile: {
-        "empty file": b"",
-        "one byte": b"\x02",
-        "seven bytes": bytes(7),
+        **cuts(bytes(7), 0, 1, 7),
         "header length alone": file_of("", length=2),
         "header length one beyond": file_of("{}", length=3),
         "header length at the limit in a short file": file_of("{}", length=100_000_000),
@@ -49,33 +50,19 @@ TEXTS = {
         "UTF-8 cut short": file_of(b'{"\xf0\x9f":{}}'),
         "surrogate as UTF-8": file_of('{"\ud800":{}}'),
         "UTF-16": file_of("{}".encode("utf-16-le")),
-        "bad byte in the metadata": file_of(
-            b'{"__metadata__":{"key":"\xff"},' + TENSOR.encode() + b"}", b"x"
-        ),
         "bad byte in the padding": file_of(HEADER.encode() + b"  \xa0", b"x"),
         "lone surrogate in a name": holding(tensor("\\ud800")),
         "surrogates in the wrong order in a name": holding(tensor("\\udc00\\ud800")),
-        "lone surrogate in the name of a field": holding(
-            member("a", entry()[:-1] + ',"\\ud800":1}')
-        ),
         "JSON cut short": file_of(HEADER[:-1], b"x"),
         "NUL after the JSON": file_of(HEADER + "\0", b"x"),
         "object after the JSON": file_of(HEADER + "{}", b"x"),
         "comma at the end": file_of(f"{{{TENSOR},}}", b"x"),
         "comma at the start": file_of(f"{{,{TENSOR}}}", b"x"),
         "newline in a name": file_of('{"a\nb":{}}'),
-        **of_shape_each(r"""
-            [01]  [+1]  [0x1]  [NaN]  [Infinity]
-        """),
+        **of_shape_each("[01]  [+1]  [0x1]  [NaN]  [Infinity]"),
         "100,000 arrays in each other": file_of('{"a":' + "[" * 100_000),
-        "100,000 arrays in each other, closed": file_of(
-            '{"a":' + "[" * 100_000 + "]" * 100_000 + "}"
-        ),
         "100,000 objects in each other": file_of('{"a":' * 100_000),
         "integer of 5,000 digits": one_tensor(shape=f"[{'9' * 5000}]"),
-        "integer of 5,000 digits in the metadata": file_of(
-            f'{{"__metadata__":{{"key":{"9" * 5000}}}}}'
-        ),
     },
     errors.LimitExceeded: {
         "header length over the limit": file_of("{}", length=100_000_001),
@@ -93,9 +80,6 @@ TEXTS = {
         "tensor twice, with other bytes": holding(TENSOR, tensor("a", offsets="[1,2]"), data=b"xy"),
         "tensor twice, once escaped": holding(TENSOR, tensor("\\u0061")),
         "tensor twice, once with an escaped slash": holding(tensor("a/b"), tensor("a\\/b")),
-        "tensor twice among others": holding(
-            tensor("b", offsets="[1,2]"), TENSOR, tensor("c", offsets="[2,3]"), TENSOR, data=b"xyz"
-        ),
         "field twice, once escaped": file_of(
             '{"a":' + entry()[:-1] + ',"d\\u0074ype":"U8"}}', b"x"
         ),
@@ -131,20 +115,9 @@ def two(first: str, second: str, data: bytes) -> bytes:
     return file_of(objects(*members), data)
 
 
-WRONG_NUMBERS = {
-    "float": "1.0",
-    "float with an exponent": "1e0",
-    "infinite float": "1e999",
-    "negative number": "-1",
-    "boolean": "true",
-    "string": '"1"',
-    "null": "null",
-    "array": "[1]",
-    "object": "{}",
-}
 NUMBERS = {
-    f"{kind} in {place}": data
-    for kind, text in WRONG_NUMBERS.items()
+    f"{text} in {place}": data
+    for text in ("1.0", "1e0", "1e999", "-1", "true", '"1"', "null", "[1]", "{}")
     for place, data in {
         "a shape": one_tensor(shape=f"[{text}]"),
         "a shape, second": one_tensor(shape=f"[1,{text}]"),
@@ -173,20 +146,13 @@ TENSORS = {
         ),
         "entry is an array": file_of('{"a":["U8",[1],[0,1]]}', b"x"),
         "entry is null": file_of('{"a":null}'),
-        "dtype is null": one_tensor(dtype="null"),
-        "dtype is a number": one_tensor(dtype="8"),
-        "dtype is an array": one_tensor(dtype='["U8"]'),
-        **of_shape_each(r"""
-            null  1  "1"  {"0":1}  {}
-        """),
+        **of_dtype_each('null  8  ["U8"]'),
+        **of_shape_each('null  1  "1"  {"0":1}  {}'),
+        **of_offsets_each("null  []  [0]  [0,1,1]"),
         "shape is an empty object, behind an escaped name": holding(tensor("\\u0061", shape="{}")),
         "entry is a list of its fields": file_of(
             '{"a":[["dtype","U8"],["shape",[1]],["data_offsets",[0,1]]]}', b"x"
         ),
-        "offsets are null": one_tensor(offsets="null"),
-        "no offset": one_tensor(offsets="[]"),
-        "one offset": one_tensor(offsets="[0]"),
-        "three offsets": one_tensor(offsets="[0,1,1]"),
         "wrong field in an entry whose name is escaped": holding(tensor("\\u0061", shape="[1.0]")),
         "wrong field in the last of several tensors": holding(
             *(tensor(f"t{i}", offsets=f"[{i},{i + 1}]") for i in range(9)),
@@ -201,9 +167,7 @@ TENSORS = {
         "offset of 2^64 + 1, which would wrap to 1": one_tensor(offsets=f"[0,{2**64 + 1}]"),
     },
     errors.UnknownDType: {
-        **of_dtype_each(r"""
-            "\u001b[2J"  "U7"  "u8"  ""  "U8 "  "uint8"
-        """),
+        **of_dtype_each(r'''"\u001b[2J"  "U7"  "u8"  ""  "U8 "  "uint8"'''),
         "dtype of no bits": one_tensor(dtype='"U0"', shape="[0]"),
         "unknown dtype of an empty tensor": holding(tensor("a", '"V8"', "[0]", "[0,0]"), data=b""),
         "long dtype": one_tensor(dtype='"' + "U" * 10_000 + '"'),
@@ -217,8 +181,7 @@ TENSORS = {
         "bytes of just 2^64": empty(f"[{WIDE},{WIDE // 8}]", '"I64"'),
         "elements of 2^64 + 1": empty(f"[{(2**64 + 1) // 274177},274177]"),
         "64 dimensions of 2^59": empty(str([2**59] * 64)),
-        "shape too small": one_tensor(shape="[0]"),
-        "shape too large": one_tensor(shape="[2]"),
+        **of_shape_each("[0]  [2]"),
         "dtype too wide": one_tensor(dtype='"F64"'),
         "no elements and no zero": empty("[]"),
         "F4, half a byte": one_tensor(dtype='"F4"'),
@@ -393,4 +356,157 @@ LARGE = {
 }
 """Headers of megabytes, made to take a reader's time or memory."""
 
-TABLES = (TEXTS, TENSORS, LARGE)
+
+METADATA = member("__metadata__", '{"key":"value"}')
+RIGHT, TAG = chunks(b"x"), "blake3:16777216:"
+RIGHT_MEMBER = member("standfast.chunks", json.dumps(RIGHT))
+SEALED = sealed_file(RIGHT_MEMBER)
+DIGEST = SEALED.partition(b'"standfast.digest":"')[2][:DIGEST_LENGTH].decode()
+DIGEST_MEMBER = member("standfast.digest", f'"{DIGEST}"')
+ESCAPED = f"\\u{ord(DIGEST[0]):04x}{DIGEST[1:]}"
+
+
+def chunked(text: str) -> bytes:
+    """A sealed header in which `standfast.chunks` alone is wrong."""
+    return sealed_file(member("standfast.chunks", json.dumps(text)))
+
+
+def unsealed(*strings: str) -> bytes:
+    """The same file, but with these members in its metadata."""
+    return with_metadata(objects(*strings))
+
+
+def digested(digits: str) -> bytes:
+    return SEALED.replace(DIGEST.encode(), digits.encode())
+
+
+listed_each = texts(lambda keys: typed_file("1", keys), "typed keys")
+typed_file_each = texts(typed_file, "typed file")
+with_metadata_each = texts(with_metadata, "with metadata")
+
+STRINGS = {
+    errors.BadField: {
+        **with_metadata_each(r"""
+            null  []  "text"  1  false  {"key":1}  {"key":null}  {"key":true}  {"key":[]}
+            {"key":{}}  {"other":"text","key":1}
+        """),
+        "metadata is an entry": with_metadata(entry()),
+        "metadata called by another case": with_metadata("{}").replace(b"meta", b"Meta"),
+        "list of typed keys is empty text": typed_file("1", ""),
+        **listed_each(r"""
+            ["key"  key  "key"  {"key":1}  null  [1]  [["key"]]  ["key","other"]
+            ["standfast.json"]
+        """),
+        "list of typed keys is nested deeply": typed_file("1", "[" * 100_000),
+        "typed value is empty text": typed_file(""),
+        **typed_file_each(r"""
+            value  {"x":  1 2  NaN  [-Infinity]  1e999  {"x":[-1e999]}  "\ud800"  {"\ud800":1}
+        """),
+        "typed value is nested deeply": typed_file("[" * 100_000),
+        "typed value is nested deeply, closed": typed_file("[" * 100_000 + "]" * 100_000),
+        "typed value is objects in each other": typed_file('{"x":' * 100_000),
+        "typed value has 5,000 digits": typed_file("9" * 5000),
+        "typed value is no JSON, under a key that clears the screen": strings_file(
+            {"\033[2J": "?", "standfast.json": '["\\u001b[2J"]'}
+        ),
+        "chunk digests are a number": sealed_file(member("standfast.chunks", "1")),
+        "header digest is a number": unsealed('"standfast.digest":0', RIGHT_MEMBER),
+    },
+    errors.BadHeader: {
+        "metadata value is NaN": with_metadata('{"key":NaN}'),
+        "control character in metadata": with_metadata('{"key":"\n"}'),
+        "lone surrogate in a metadata value": with_metadata('{"key":"\\ud800"}'),
+        "lone surrogate in a metadata key": with_metadata('{"\\udfff":"value"}'),
+        "metadata last, text behind the JSON": file_of(objects(TENSOR, METADATA) + "!", b"x"),
+        "metadata first, nothing but a comma behind it": file_of("{" + METADATA + ",}"),
+        "metadata first, cut behind it": file_of("{" + METADATA),
+        "metadata first, cut inside it": file_of("{" + METADATA[:-3]),
+    },
+    errors.DuplicateKey: {
+        "typed value has a key twice": typed_file('{"x":1,"x":1}'),
+        "typed value has a key twice, deep inside": typed_file('[{"y":[{"x":1,"x":2}]}]'),
+        "typed value has a key twice, once escaped": typed_file('{"x":1,"\\u0078":1}'),
+        "metadata twice": holding(METADATA, METADATA, TENSOR),
+        "metadata twice, first and last": holding(METADATA, TENSOR, METADATA),
+        "metadata twice, once escaped": holding(
+            METADATA, TENSOR, METADATA.replace("d", "\\u0064", 1)
+        ),
+        "metadata twice, once as a tensor": holding(METADATA, tensor("__metadata__")),
+        "metadata key twice": with_metadata('{"key":"one","key":"two"}'),
+        "metadata key twice, once escaped": with_metadata('{"key":"one","\\u006bey":"two"}'),
+        "metadata key twice, metadata last": holding(
+            TENSOR, member("__metadata__", '{"key":"one","key":"one"}')
+        ),
+        "metadata in the middle, the tensor before it again behind it": holding(
+            TENSOR, METADATA, TENSOR
+        ),
+        "list of typed keys holds one twice": typed_file("1", '["key","key"]'),
+        "chunk digests twice": sealed_file(RIGHT_MEMBER, RIGHT_MEMBER),
+        "header digest twice": unsealed(DIGEST_MEMBER, DIGEST_MEMBER, RIGHT_MEMBER),
+    },
+    ("b", errors.UnknownDType): {
+        "metadata in the middle, a wrong dtype behind it": holding(
+            TENSOR, METADATA, tensor("b", '"?"', "[1]", "[1,2]"), data=b"xy"
+        )
+    },
+    ("b", errors.BadField): {
+        "metadata in the middle, a wrong shape behind it": holding(
+            TENSOR, METADATA, tensor("b", '"U8"', "[-1]", "[1,2]"), data=b"xy"
+        )
+    },
+    ("b", errors.BadRange): {
+        "metadata in the middle, a hole behind it": holding(
+            TENSOR, METADATA, tensor("b", '"U8"', "[1]", "[2,3]"), data=b"xyz"
+        )
+    },
+    errors.TrailingBytes: {"metadata last, a byte trails": holding(TENSOR, METADATA, data=b"xy")},
+    errors.SizeMismatch: {
+        "metadata last, a wrong size before it": holding(tensor("a", shape="[2]"), METADATA)
+    },
+    unchecked(errors.BadField): {
+        **{
+            f"chunk digests {text!r}": chunked(text)
+            for text in (
+                *("", TAG, RIGHT.removeprefix(TAG), RIGHT.replace("b", "B", 1), RIGHT + "\n"),
+                *(RIGHT[:-3] + "*" + RIGHT[-2:], RIGHT[:-3] + "é" + RIGHT[-2:], RIGHT + "AAAA"),
+                *(RIGHT.rstrip("="), RIGHT[:-4], chunks(b"x", b"y")),
+            )
+        },
+        "chunk digests of one tensor for two": sealed_file(
+            RIGHT_MEMBER, entries=(TENSOR, tensor("b", offsets="[1,2]")), data=b"xy"
+        ),
+        "chunk digests missing": sealed_file(),
+    },
+    unchecked(errors.TooNew): {
+        "chunk digests of another hash": chunked(RIGHT.replace("blake3", "sha256")),
+        "chunk digests of other chunks": chunked(RIGHT.replace("16777216", "16777215")),
+    },
+    unchecked(errors.IndexMismatch): {
+        "header digest missing": unsealed(RIGHT_MEMBER),
+        "header digest empty": unsealed('"standfast.digest":""', RIGHT_MEMBER),
+        "header digest of zeros": digested("0" * 64),
+        "header digest of another file": unsealed(DIGEST_MEMBER, RIGHT_MEMBER, '"k":"v"'),
+        "header digest without hex": digested("z" * 64),
+        "header digest in capitals": digested(DIGEST.upper()),
+        "header digest cut short": unsealed(
+            DIGEST_MEMBER.replace(DIGEST, DIGEST[:-1]), RIGHT_MEMBER
+        ),
+        "header digest alone, and wrong": unsealed(f'"standfast.digest":"{"0" * 64}"'),
+        "header digest in second place": unsealed(RIGHT_MEMBER, DIGEST_MEMBER),
+        "header digest behind a user's key": unsealed('"k":"v"', DIGEST_MEMBER, RIGHT_MEMBER),
+        "header digest behind a space": file_of(b"{ " + SEALED[9:-1], b"x"),
+        "header digest in metadata that comes last": holding(
+            TENSOR, member("__metadata__", objects(DIGEST_MEMBER, RIGHT_MEMBER))
+        ),
+        "header digest with its letters escaped": unsealed(
+            DIGEST_MEMBER.replace(DIGEST, ESCAPED), RIGHT_MEMBER
+        ),
+        "padding added behind a sealed header": file_of(SEALED[8:-1] + b" ", b"x"),
+        "metadata added to a sealed header": unsealed(DIGEST_MEMBER, RIGHT_MEMBER, '"k":""'),
+        "tensor renamed in a sealed header": SEALED.replace(b'"a"', b'"b"'),
+        "dtype changed in a sealed header": SEALED.replace(b'"U8"', b'"I8"'),
+        "shape changed in a sealed header": file_of(SEALED[8:-1].replace(b"[1]", b"[1,1]"), b"x"),
+    },
+}
+
+TABLES = (TEXTS, TENSORS, LARGE, STRINGS)

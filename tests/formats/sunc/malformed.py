@@ -3,7 +3,7 @@
 import math
 
 from standfast import errors
-from tests.formats.builders import unchecked
+from tests.formats.builders import cuts, each, texts, unchecked
 from tests.formats.sunc.builders import (
     PAYLOAD_END,
     chunks,
@@ -18,6 +18,7 @@ from tests.formats.sunc.builders import (
 )
 
 HUGE = 1 << 60
+HUGE_BLOCKS = {"nd": 2, "block_size": 1 << 30, "block_volume": HUGE, "block_bytes": 40}
 RIGHT = chunks(*sections_bytes())
 
 WHOLE = sealed_file()
@@ -25,16 +26,8 @@ OWN = WHOLE[PAYLOAD_END:]
 
 ROWS = {
     errors.TruncatedFile: {
-        "empty file": b"",
-        "magic alone": b"SUNC",
-        "header one byte short": header()[:-1],
-        "2^40 slots": file_of(arena_max_blocks=1 << 40),
-        "4 GiB at each site": file_of(field_bytes=2**32 - 1),
-        "header alone": header(),
-        "cut in the blocks": file_of()[:100],
-        "cut in the slots": file_of()[:171],
-        "cut in the storage": file_of()[:200],
-        "one byte short": file_of()[:-1],
+        **cuts(file_of(), 0, 4, 91, 92, 100, 171, 200, -1),
+        **each(file_of, arena_max_blocks=[1 << 40], field_bytes=[2**32 - 1]),
         "LINK alone": file_of(b"LINK"),
         "half a LINK header": file_of(link_section()[:19]),
         "our extension within the LINK header": file_of(link_section()[:10] + sealed(RIGHT)),
@@ -42,39 +35,19 @@ ROWS = {
     errors.BadHeader: {
         "another magic": file_of(magic=b"SUNK"),
         "no text": file_of(own_part("")),
-        "a list": file_of(own_part("[]")),
-        "a number": file_of(own_part('{"a":1}')),
-        "an object": file_of(own_part('{"a":{}}')),
+        **texts(lambda text: file_of(own_part(text)), "text")(r"""
+            []  {"a":1}  {"a":{}}  {"a":"\ud800"}  {}{}
+        """),
         "deep": file_of(own_part("[" * 200_000)),
         "no UTF-8": file_of(own_part(b'{"a":"\xff"}')),
-        "surrogate": file_of(own_part(b'{"a":"\\ud800"}')),
-        "two texts": file_of(own_part("{}{}")),
     },
-    errors.UnsupportedFile: {
-        "version 1": file_of(version=1),
-        "version 3": file_of(version=3),
-        "big-endian": file_of(endian=2),
-        "32-bit": file_of(usize_bytes=4),
-    },
+    errors.UnsupportedFile: each(file_of, version=[1, 3], endian=[2], usize_bytes=[4]),
     errors.BadField: {
-        "no endian": file_of(endian=0),
-        "usize of 7 bytes": file_of(usize_bytes=7),
-        "reserved 1": file_of(reserved=b"\0" * 15 + b"\1"),
-        "no dimension": file_of(nd=0),
-        "nine dimensions": file_of(nd=9),
-        "block size 0": file_of(block_size=0),
-        "block size 2": file_of(block_size=2),
-        "block size 6": file_of(block_size=6),
-        "block volume": file_of(block_volume=5),
+        **each(file_of, endian=[0], usize_bytes=[7], reserved=[b"\0" * 15 + b"\1"], nd=[0, 9]),
+        **each(file_of, block_size=[0, 2, 6], block_volume=[5], block_bytes=[40]),
+        **each(file_of, blocks_len=[3], field_slots_len=[3], arena_free_count=[4]),
+        **each(file_of, base_spacing=[math.nan, -math.inf], bits_per_dim=[63], max_level=[61]),
         "volume beyond 64 bits": file_of(nd=8, block_size=1 << 31, block_bytes=88),
-        "block bytes": file_of(block_bytes=40),
-        "more blocks than slots": file_of(blocks_len=3),
-        "more slots than blocks": file_of(field_slots_len=3),
-        "more free slots than slots": file_of(arena_free_count=4),
-        "NaN spacing": file_of(base_spacing=math.nan),
-        "no finite spacing": file_of(base_spacing=-math.inf),
-        "65 bits": file_of(bits_per_dim=63),
-        "65 levels": file_of(max_level=61),
         "links of three blocks": file_of(link_section(blocks=3)),
         "2^64 - 1 links a block": file_of(link_section(links_per_block=2**64 - 1)),
         "header field": file_of(sealed(RIGHT + ',"nd":"1"')),
@@ -85,14 +58,7 @@ ROWS = {
         "2^60 blocks": file_of(blocks_len=HUGE, field_slots_len=HUGE),
         "2^64 - 1 blocks": file_of(blocks_len=2**64 - 1, field_slots_len=2**64 - 1),
         "2^60 slots": file_of(arena_max_blocks=HUGE),
-        "2^60 sites and no slot": file_of(
-            block_size=1 << 30,
-            nd=2,
-            block_volume=HUGE,
-            block_bytes=40,
-            arena_max_blocks=0,
-            arena_free_count=0,
-        ),
+        "2^60 sites and no slot": file_of(**HUGE_BLOCKS, arena_max_blocks=0, arena_free_count=0),
         "2^57 slots of no bytes": file_of(field_bytes=0, arena_max_blocks=1 << 57),
     },
     errors.SizeMismatch: {

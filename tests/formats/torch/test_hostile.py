@@ -40,7 +40,7 @@ import sys
 from standfast.errors import StandfastError
 from standfast.formats.torch.pickle import read_pickle
 from tests.formats.torch.builders import pickle_of
-from tests.formats.torch.hostile_pickles import CODE
+from tests.formats.torch.malformed import CODE
 import encodings.unicode_escape
 
 seen, cases = [], list(map(pickle_of, CODE.values()))
@@ -109,9 +109,6 @@ def test_a_pickle_cut_anywhere_is_truncated(protocol):
     for end in range(len(data)):
         with pytest.raises(TruncatedFile):
             read_pickle(data[:end])
-
-
-# Whole files
 
 
 def test_what_the_cases_are_made_of_is_sound(tmp_path):

@@ -1,8 +1,10 @@
 """Damaged zip archives: a table row for each way in which one can be wrong."""
 
+from dataclasses import replace
 from typing import Any
 
 from standfast import errors
+from tests.formats.builders import each
 from tests.formats.zip.builders import (
     UTF8,
     WITH_DESCRIPTOR,
@@ -69,11 +71,8 @@ ROWS = {
         "a locator and no more": b"PK\6\7" + bytes(16) + FAKE_END,
         "a longer zip64 end": two(wide_end={"length": 45}),
         "two counts": two(wide_end={"here": 3, "count": 3}),
-        "no record": lying(signature=b"PK\1\3"),
-        "a record cut off": lying(comment_length=5000),
-        "a record one byte longer": lying(comment_length=1),
-        "a name too long": lying(name_length=0xFFFF),
-        "stored, but smaller": lying(size=5),
+        **each(lying, signature=[b"PK\1\3"], comment_length=[1, 5000], name_length=[0xFFFF]),
+        **each(lying, size=[5]),
         "no name": archive(Piece(b"")),
         "NUL in a name": archive(Piece(b"a\0b")),
         "a folder": archive(Piece(b"a/", b"")),
@@ -86,27 +85,14 @@ ROWS = {
         "zip64 too long": lying_wide(4, 4, size=NARROW),
         "zip64 twice": archive(Piece(central={"size": NARROW}, central_extra=wide(4) + wide(4))),
         "one byte too few": lying(size=3, stored_size=3),
-        "another name": lying_locally(name=b"lye"),
+        **each(lying_locally, "local", name=[b"lye"], flags=[2], method=[8], crc=[1]),
+        **each(lying_locally, "local", size=[5, NARROW]),
         "a shorter name": lying_locally(name_length=2, extra_length=1),
-        "other flags": lying_locally(flags=2),
-        "another method": lying_locally(method=8),
-        "another checksum": lying_locally(crc=1),
-        "another size": lying_locally(size=5),
         "no size": lying_locally(size=0, stored_size=0),
-        "a size of 32 ones": lying_locally(size=NARROW),
         "a local extra cut off": archive(Piece(local_extra=b"FB\1\0")),
-        "the same before a descriptor": archive(
-            Piece(
-                data=b"data",
-                flags=WITH_DESCRIPTOR,
-                local_extra=b"FB\1\0",
-                behind=descriptor(b"data"),
-            )
-        ),
+        "the same before a descriptor": archive(replace(DESCRIBED, local_extra=b"FB\1\0")),
         "a local zip64 lie": archive(Piece(local=BOTH, local_extra=wide(5, 4))),
-        "another size before a descriptor": archive(
-            Piece(b"d", b"data", WITH_DESCRIPTOR, local={"size": 9}, behind=descriptor(b"data"))
-        ),
+        "another size before a descriptor": archive(replace(DESCRIBED, local={"size": 9})),
         "no descriptor at the end": described(b""),
         "a descriptor of others": described(descriptor(b"Data"), *TWO),
         "the same at the end": described(descriptor(b"Data")),
@@ -133,9 +119,7 @@ ROWS = {
         "2^61 bytes at 2^61": lying_wide(
             2**61, 2**61, 2**61, size=NARROW, stored_size=NARROW, header_at=NARROW
         ),
-        "zip64 without its field": lying(header_at=NARROW),
-        "an entry inside another": lying(header_at=1),
-        "two entries in one place": lying(header_at=0),
+        **each(lying, header_at=[NARROW, 1, 0]),
         "more bytes than there are": lying(size=500, stored_size=500),
         "one byte too many": lying(size=5, stored_size=5),
         "a hole between": archive(Piece(b"a", behind=b"-"), TWO[0]),
@@ -143,8 +127,7 @@ ROWS = {
         "a hole at the end": two(before_directory=b"-"),
         "an entry unlisted between": archive(Piece(listed=False), *TWO),
         "only a hole": archive(before_directory=b"-"),
-        "a header into the bytes": lying_locally(extra_length=1),
-        "a header far beyond": lying_locally(extra_length=0xFFFF),
+        **each(lying_locally, extra_length=[1, 0xFFFF]),
         "a descriptor unasked": archive(Piece(behind=descriptor(b"data")), *TWO),
         "half a descriptor": described(descriptor(b"data")[:11], *TWO),
         "more than one": described(descriptor(b"data") * 2, *TWO),
@@ -156,9 +139,7 @@ ROWS = {
         "some entries elsewhere": two(end={"here": 1}),
         "two disks": two(locator={"disks": 2}),
         "zip64 disks": two(wide_end={"disk": 1}),
-        "encryption": archive(Piece(flags=1)),
-        "strong encryption": archive(Piece(flags=1 << 6)),
-        "masked headers": archive(Piece(flags=1 << 13)),
+        **{f"encrypted, {flag}": archive(Piece(flags=flag)) for flag in (1, 1 << 6, 1 << 13)},
         "a second name": archive(Piece(central_extra=extra(0x7075, b"\1" + bytes(4) + b"b"))),
     },
     errors.LimitExceeded: {
@@ -181,11 +162,7 @@ ROWS = {
             *(Piece(str(i).encode(), b"", listed=False) for i in range(65))
         ),
     },
-    ("lie", errors.UnsupportedFile): {
-        "bzip2": lying(method=12),
-        "a newer version": lying(needed=64),
-        "another disk": lying(disk=1),
-    },
+    ("lie", errors.UnsupportedFile): {**each(lying, method=[12], needed=[64], disk=[1])},
     errors.DuplicateKey: {
         "a name twice": archive(TWO[0], TWO[0]),
         "unlisted and listed": two(Piece(b"one", listed=False)),

@@ -85,30 +85,23 @@ def test_who_wrote_a_safetensors_file_is_no_metadata(tmp_path):
     assert same(_first(tmp_path), {"model": WEIGHTS})
 
 
+AT_100 = [{"step": 100, "global_step": 5, "epoch": 3}, {"global_step": 100, "iter": 5}]
+AT_100 += [{"iteration": torch.tensor(100)}, {"iter": np.int64(100)}, {"iter_num": 100.0}]
+NAMES = "model_v2_100 step=100-epoch=3 epoch=3-step=100 step_100_loss_0.25 net_100_loss_0.25"
+
+
 @pytest.mark.parametrize(
     ("name", "content", "step"),
     [
-        ("a_7.pt", {"step": 100, "global_step": 5, "epoch": 3}, 100),
-        ("a_7.pt", {"global_step": 100, "iter": 5, "epoch": 3}, 100),
-        ("a_7.pt", {"iteration": torch.tensor(100), "epoch": 3}, 100),
-        ("a_7.pt", {"iter": np.int64(100), "epoch": 3}, 100),
-        ("a_7.pt", {"iter_num": 100.0}, 100),
-        ("a_7.pt", {"step": -1, "epoch": 3}, 7),
-        ("a_7.pt", {"step": True, "epoch": 3}, 7),
-        ("a_7.pt", {"step": torch.ones(2), "epoch": 3}, 7),
-        ("a.pt", {"epoch": 3}, 3),
-        ("a.pt", {"other": 3}, 0),
-        ("model_v2_100.pt", {}, 100),
-        ("step=100-epoch=3.pt", {}, 100),
-        ("epoch=3-step=100.pt", {}, 100),
-        ("step_100_loss_0.25.pt", {}, 100),
-        ("net_100_loss_0.25.pt", {}, 100),
-        ("a_1234567890123456789012.pt", {}, 0),
-        ("a_٣.pt", {}, 0),
+        *(("a_7", content, 100) for content in AT_100),
+        *(("a_7", {"step": step, "epoch": 3}, 7) for step in (-1, True, torch.ones(2))),
+        *(("a", {"epoch": 3}, 3), ("a", {"other": 3}, 0)),
+        *((name, {}, 100) for name in NAMES.split()),
+        *((name, {}, 0) for name in ("a_1234567890123456789012", "a_٣")),
     ],
 )
 def test_the_step_is_in_the_content_or_the_name(tmp_path, name, content, step):
-    save_torch(tmp_path / name, {"model": WEIGHTS} | content)
+    save_torch(tmp_path / f"{name}.pt", {"model": WEIGHTS} | content)
     assert _steps(read_folder(tmp_path)) == [step]
 
 

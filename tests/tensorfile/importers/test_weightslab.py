@@ -1,11 +1,10 @@
 """Roots that weightslab wrote, in both layouts, their samples, and what a hostile one may hold."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys
 import types
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +35,10 @@ def _only(root: Path) -> Experiment:
     return experiment
 
 
-def _written(path: Path, short: bool = True) -> Writer:
+@pytest.fixture
+def writer(tmp_path: Path) -> Writer:
     """A root of one experiment."""
-    writer = Writer(path, short)
+    writer = Writer(tmp_path, short=True)
     writer.experiment(FIRST, 100)
     return writer
 
@@ -139,8 +139,7 @@ BAD_MANIFESTS = {
 
 
 @pytest.mark.parametrize("name", BAD_MANIFESTS)
-def test_of_a_bad_manifest_the_names_of_files_are_left(tmp_path, name):
-    writer = _written(tmp_path, short=False)
+def test_of_a_bad_manifest_the_names_of_files_are_left(tmp_path, name, writer):
     writer.manifest.write_bytes(BAD_MANIFESTS[name])
     with processor_limit(5):
         root = read_root(tmp_path)
@@ -149,8 +148,7 @@ def test_of_a_bad_manifest_the_names_of_files_are_left(tmp_path, name):
     assert {path for path, _ in root.problems} == {writer.manifest}
 
 
-def test_a_manifest_that_is_too_large_or_a_pipe_is_not_read(tmp_path):
-    writer = _written(tmp_path)
+def test_a_manifest_that_is_too_large_or_a_pipe_is_not_read(tmp_path, writer):
     os.truncate(writer.manifest, 1 << 40)
     root = read_root(tmp_path)
     assert list(root.experiments) == [FIRST]
@@ -160,16 +158,14 @@ def test_a_manifest_that_is_too_large_or_a_pipe_is_not_read(tmp_path):
     assert len(read_root(tmp_path).problems) == 1
 
 
-def test_values_of_the_wrong_types_are_not_taken(tmp_path):
-    writer = Writer(tmp_path, short=True)
+def test_values_of_the_wrong_types_are_not_taken(tmp_path, writer):
     entry: dict[str, Any] = {"experiment_name": ["x"], "created": 7, "last_used": "yesterday"}
     writer.experiment(FIRST, 100, **entry)
     experiment = _only(tmp_path)
     assert (experiment.name, experiment.created, experiment.last_used) == (None, None, None)
 
 
-def test_only_names_of_weights_are_weights(tmp_path):
-    writer = _written(tmp_path)
+def test_only_names_of_weights_are_weights(tmp_path, writer):
     folder = writer.weights(FIRST, 100).parent
     for name in (
         f"{FIRST}_step_12.pt",
@@ -189,8 +185,7 @@ def test_only_names_of_weights_are_weights(tmp_path):
     assert list(root.experiments[FIRST].checkpoints) == [100]
 
 
-def test_a_step_is_taken_once(tmp_path):
-    writer = _written(tmp_path)
+def test_a_step_is_taken_once(tmp_path, writer):
     twice = writer.weights(FIRST, 100).with_name(f"{FIRST}_step_0000100.pt")
     twice.write_bytes(b"")
     root = read_root(tmp_path)
@@ -231,8 +226,8 @@ def test_a_folder_that_is_no_root(tmp_path):
         read_root(tmp_path)
 
 
-def test_a_damaged_configuration_is_refused(tmp_path):
-    path = _written(tmp_path).config(FIRST, {})
+def test_a_damaged_configuration_is_refused(tmp_path, writer):
+    path = writer.config(FIRST, {})
     wrong = (b"hyperparameters: 7", b"hyperparameters: [1]")
     for content in (b"", b"[1]", b"a: 1", b"a: *b", b"{", *wrong):
         path.write_bytes(content)
@@ -240,30 +235,18 @@ def test_a_damaged_configuration_is_refused(tmp_path):
             _only(tmp_path).config()
 
 
-@pytest.fixture
-def writer(tmp_path: Path) -> Writer:
-    """A root of one experiment."""
-    writer = Writer(tmp_path, short=True)
-    writer.experiment(FIRST, 100)
-    return writer
+TAGS = ["a"], {"a": "cat"}, {"a": None}
 
 
 @pytest.mark.parametrize(
-    "content",
-    [
-        {"uids": "abc"},
-        {"uids": [], "discarded": {"a": True}},
-        {"uids": [], "tags": ["a"]},
-        {"uids": [], "tags": {"a": "cat"}},
-        {"uids": [], "tags": {"a": None}},
-    ],
+    "content", [{"uids": "abc"}, {"discarded": {"a": True}}, *({"tags": tags} for tags in TAGS)]
 )
 def test_a_data_state_of_the_wrong_types_is_refused(writer, content):
-    path = writer.data_state(FIRST, content)
+    path = writer.data_state(FIRST, {"uids": [], **content})
     with pytest.raises(errors.BadField, match=r"data_state\.yaml"):
         _only(writer.path).data_state()
     path.unlink()
-    writer.snapshot(FIRST, content)
+    writer.snapshot(FIRST, {"uids": [], **content})
     with pytest.raises(errors.BadField, match=r"data_snapshot\.json"):
         _only(writer.path).data_state()
 
@@ -296,7 +279,6 @@ def test_a_snapshot_of_rows_or_of_columns(tmp_path, short):
     for table in (ROWS, columns, lists):
         writer.snapshot(FIRST, {"exp_hash": FIRST, "rng_state": {"torch": [1]}, "data": table})
         samples = _only(tmp_path).data_state()
-        assert samples is not None
         assert samples["uids"] == SAMPLES["uids"]
         assert samples["discarded"] == SAMPLES["discarded"]
         tags = {uid: sorted(names) for uid, names in samples["tags"].items()}
@@ -320,7 +302,6 @@ def test_a_table_beside_the_snapshot(writer):
         _only(writer.path).data_state()
     path.with_name(name).write_text(json.dumps(_columns(ROWS)))
     samples = _only(writer.path).data_state()
-    assert samples is not None
     assert samples["uids"] == SAMPLES["uids"]
     path.with_name(name).write_text("{torn")
     with pytest.raises(errors.DamagedFile):
@@ -334,53 +315,36 @@ def test_no_name_in_a_snapshot_becomes_a_path(writer):
             _only(writer.path).data_state()
 
 
-def _write_parquet(writer: Writer) -> Path:
-    name = f"{FIRST[16:]}_data_snapshot.parquet"
-    path = writer.snapshot(FIRST, {"data_format": "parquet", "data_file": name}).with_name(name)
-    path.write_bytes(b"PAR1")
-    return path
+def _parquet(table: dict[str, list[Any]], rows: int) -> Any:
+    """What of pyarrow is used, with a table in its place."""
+    file = types.SimpleNamespace(
+        metadata=types.SimpleNamespace(num_rows=rows),
+        schema_arrow=types.SimpleNamespace(names=list(table)),
+        read=lambda columns: types.SimpleNamespace(
+            to_pydict=lambda: {name: table[name] for name in columns}
+        ),
+    )
+    return nullcontext(file)
 
 
 def test_a_parquet_file_needs_pyarrow(writer, monkeypatch):
-    path = _write_parquet(writer)
+    name = f"{FIRST[16:]}_data_snapshot.parquet"
+    path = writer.snapshot(FIRST, {"data_format": "parquet", "data_file": name}).with_name(name)
+    path.write_bytes(b"PAR1")
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
-    with pytest.raises(errors.UnsupportedFile, match=path.name):
+    with pytest.raises(errors.UnsupportedFile, match=name):
         _only(writer.path).data_state()
-
-
-class _Parquet:
-    """What of pyarrow is used, with a table in its place."""
-
-    def __init__(self, table: dict[str, list[Any]], rows: int) -> None:
-        self._table = table
-        self.metadata = types.SimpleNamespace(num_rows=rows)
-        self.schema_arrow = types.SimpleNamespace(names=list(table))
-
-    def __enter__(self) -> _Parquet:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        pass
-
-    def read(self, columns: list[str]) -> Any:
-        return types.SimpleNamespace(
-            to_pydict=lambda: {name: self._table[name] for name in columns}
-        )
-
-
-def test_a_parquet_file(writer, monkeypatch):
-    _write_parquet(writer)
     pyarrow: Any = types.ModuleType("pyarrow.parquet")
     for name in ("pyarrow", "pyarrow.parquet"):
         monkeypatch.setitem(sys.modules, name, pyarrow)
     table = {"sample_id": [1, 2], "discarded": [True, False], "tag:x": [False, True]}
     table["loss"] = [0, 0]
-    pyarrow.ParquetFile = lambda path: _Parquet(table, 2)
+    pyarrow.ParquetFile = lambda path: _parquet(table, 2)
     state = _only(writer.path).data_state()
     assert state == {"uids": [1, 2], "discarded": [1], "tags": {2: ["x"]}}
     for opened, error in (
-        (lambda path: _Parquet(table, 1 << 60), errors.LimitExceeded),
-        (lambda path: _Parquet({"loss": [1]}, 1), errors.BadField),
+        (lambda path: _parquet(table, 1 << 60), errors.LimitExceeded),
+        (lambda path: _parquet({"loss": [1]}, 1), errors.BadField),
         (lambda path: 1 // 0, errors.BadField),
     ):
         pyarrow.ParquetFile = opened
