@@ -73,7 +73,7 @@ def refusing(number: int) -> Callable[..., int]:
 
 
 def failing(number: int) -> Callable[..., Any]:
-    """An operation of the disk that fails with this error."""
+    """An operation that raises OSError with this error."""
 
     def operation(real: Any, *arguments: Any) -> Any:
         raise OSError(number, os.strerror(number))
