@@ -276,6 +276,11 @@ def test_nothing_is_written_through_a_store(root):
 
 
 def test_the_recipe_of_the_seed_works_after_an_import(imported):
+    (entry,) = imported.get_all_hashes()
+    assert entry["created"] == "2026-11-15T06:46:51.897549Z"
+    assert entry["last_used"] == "2026-11-15T06:46:51.921824Z"
+    times = [each["time"] for each in imported.get_checkpoint_info(entry["hash"])["checkpoints"]]
+    assert times == ["2026-11-15T06:46:51.906914Z", "2026-11-15T06:46:51.917203Z"]
     latest_hash = imported.get_latest_hash()
     model_dir = imported.models_dir / latest_hash
     checkpoint_files = sorted(model_dir.glob(f"{latest_hash}_step_*.pt"))
@@ -291,11 +296,6 @@ def test_the_recipe_of_the_seed_works_after_an_import(imported):
     assert found.keys() == expected.keys()
     config = imported.hp_dir / latest_hash / f"{latest_hash}_config.yaml"
     assert yaml.safe_load(config.read_text())["hyperparameters"] == {"batch": 8, "lr": 0.001}
-    (entry,) = imported.get_all_hashes()
-    assert entry["created"] == "2026-11-15T06:46:51.897549Z"
-    assert entry["last_used"] == "2026-11-15T06:46:51.921824Z"
-    times = [each["time"] for each in imported.get_checkpoint_info(latest_hash)["checkpoints"]]
-    assert times == ["2026-11-15T06:46:51.906914Z", "2026-11-15T06:46:51.917203Z"]
 
 
 def test_the_same_model_and_settings_continue_an_imported_run(imported):
