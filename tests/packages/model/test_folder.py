@@ -31,7 +31,7 @@ from standfast.packages import (
 from standfast.packages.documents.manifest import Manifest, git_state, program_folder
 from tests.kit.stores import flip, overwrite
 from tests.packages import hugging
-from tests.packages.stored_models import TINY, bits, model
+from tests.packages.stored_models import TINY, bits, check_refused, model
 
 
 def save(folder: Any, made: Any = 1, config: Any = TINY, **options: Any) -> Manifest:
@@ -52,13 +52,6 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("original") / "recipes_20261116_120000"
     save(folder, dataset=dataset, generation_info=info)
     return folder
-
-
-def check_refused(folder: Path, error: type[BaseException], named: str, *by: Any) -> None:
-    """That all these calls, or a load and a verification, refuse a package."""
-    for call in by or (load_model_folder, verify_package):
-        with pytest.raises(error, match=named):
-            call(folder)
 
 
 @pytest.fixture
