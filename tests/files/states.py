@@ -75,7 +75,7 @@ def refusing(number: int) -> Callable[..., int]:
 def failing(number: int) -> Callable[..., Any]:
     """An operation that raises OSError with this error."""
 
-    def operation(real: Any, *arguments: Any) -> Any:
+    def operation(real: Any, *arguments: Any, **options: Any) -> Any:
         raise OSError(number, os.strerror(number))
 
     return operation
