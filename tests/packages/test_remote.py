@@ -188,15 +188,6 @@ def test_a_foreign_package_is_unverified_and_loads_with_a_warning(url, tmp_path)
         load_model_folder(f"{url}_own")
 
 
-def test_a_checkpoint_is_exported_from_one_url_to_another(bucket_url, url):
-    store = Store(bucket_url)
-    run = store.run("gpt", hp={"lr": 1})
-    save_to_store(run, 3, model(1), hugging.byte_level_bpe(), TINY, metrics={"loss": 2.5})
-    manifest = export("gpt@latest", url, store=bucket_url)
-    assert manifest.provenance["checkpoint"]["step"] == 3
-    assert bits(load_model_folder(url)[0]) == bits(model(1))
-
-
 def test_a_list_fetches_headers_only(bucket_url, tmp_path, proxy):
     config = Config(vocab_size=20_000, n_positions=8, n_embd=64, n_layer=1, n_head=2)
     folder = make_package(tmp_path / "large", config=config)
@@ -297,17 +288,6 @@ def test_a_server_that_does_not_answer_breaks_no_package(url, proxy):
     assert info.integrity == "unverified"
     assert info.problem
     check_refused(url, errors.FileError, r"config\.json", load_model_folder)
-
-
-def test_names_that_lead_elsewhere_are_not_listed():
-    class Odd(Client):
-        def list(self, prefix: str = "", deep: bool = True) -> Any:
-            meta = Meta(1, Tag("tag"), 0.0)
-            return [("..", meta), ("x/.", meta), ("config.json", meta)], ["..", "x/", "."]
-
-    folder = RemoteFolder(Odd("s3://bucket/models"))
-    assert list(folder.files) == ["config.json"]
-    assert folder.folders == ["x"]
 
 
 def test_a_package_is_replaced_and_what_is_not_of_it_stays(url):
@@ -411,6 +391,17 @@ def test_a_save_that_fails_leaves_nothing_of_it(url, is_there, proxy):
         save(url, 2)
     proxy.heal()
     assert files(url) == there
+
+
+def test_names_that_lead_elsewhere_are_not_listed():
+    class Odd(Client):
+        def list(self, prefix: str = "", deep: bool = True) -> Any:
+            meta = Meta(1, Tag("tag"), 0.0)
+            return [("..", meta), ("x/.", meta), ("config.json", meta)], ["..", "x/", "."]
+
+    folder = RemoteFolder(Odd("s3://bucket/models"))
+    assert list(folder.files) == ["config.json"]
+    assert folder.folders == ["x"]
 
 
 def test_a_copy_on_this_machine_says_where_the_package_is(url, tmp_path):
@@ -522,9 +513,9 @@ def test_commands_list_show_and_verify_a_package(bucket_url):
     assert call("verify", f"{url}_gone").code != 0
 
 
-def test_the_command_exports_a_checkpoint(bucket_url):
+def test_a_checkpoint_is_exported_from_one_url_to_another(bucket_url):
     run = Store(bucket_url).run("gpt", hp={"lr": 1})
-    save_to_store(run, 3, model(1), hugging.byte_level_bpe(), TINY)
+    save_to_store(run, 3, model(1), hugging.byte_level_bpe(), TINY, metrics={"loss": 2.5})
     target = f"{bucket_url}/exported/gpt"
     command = ("export", "--package", "gpt@3", target, "--store", bucket_url)
     done = call(*command)
@@ -535,6 +526,8 @@ def test_the_command_exports_a_checkpoint(bucket_url):
     assert again.code != 0
     assert "--yes" in again.err
     assert call(*command, "--yes").code == 0
+    manifest = export("gpt@latest", f"{target}_2", store=bucket_url)
+    assert manifest.provenance["checkpoint"]["step"] == 3
 
 
 def test_commands_show_no_password_of_a_url():
