@@ -85,25 +85,19 @@ def test_nothing_is_written_until_training_goes_on(root, manager):
     assert manager.list_experiment_hashes() == [expected]
 
 
-def test_what_is_not_given_stays_what_it_was(manager):
-    model = new_model()
-    first, _, _ = manager.update_experiment_hash(model, HP, DATA)
-    second, is_new, changed = manager.update_experiment_hash(hp_snapshot={"lr": 1.0})
-    assert (is_new, changed) == (True, {"hp"})
-    assert second[8:] == first[8:]
-    assert manager.update_experiment_hash() == (second, False, set())
-    assert manager.update_experiment_hash(hp_snapshot=HP) == (first, True, {"hp"})
-
-
 def test_a_change_is_pending_until_it_is_written_or_taken_back(manager):
-    made, _, _ = manager.update_experiment_hash(hp_snapshot=HP, dump_immediately=True)
-    manager.update_experiment_hash(hp_snapshot={"lr": 5})
+    made, _, _ = manager.update_experiment_hash(new_model(), HP, DATA, dump_immediately=True)
+    second, is_new, changed = manager.update_experiment_hash(hp_snapshot={"lr": 5})
+    assert (is_new, changed) == (True, {"hp"})
+    assert second[8:] == made[8:]  # what is not given stays what it was
+    assert manager.update_experiment_hash() == (second, False, set())
     assert manager.has_pending_changes() == (True, {"hp"})
-    manager.update_experiment_hash(hp_snapshot=HP)
+    assert manager.update_experiment_hash(hp_snapshot=HP) == (made, True, {"hp"})
     assert manager.has_pending_changes() == (False, set())
     assert manager.dump_pending_changes() is False
-    assert manager.update_experiment_hash(force=True) == (made, True, {"hp"})
-    assert manager.has_pending_changes() == (True, {"hp"})
+    everything = {"hp", "model", "data"}
+    assert manager.update_experiment_hash(force=True) == (made, True, everything)
+    assert manager.has_pending_changes() == (True, everything)
     assert manager.dump_pending_changes() is True
     assert manager.has_pending_changes() == (False, set())
     assert manager.dump_pending_changes(force=True) is True
@@ -794,22 +788,17 @@ def test_a_flipped_bit_is_found(root, manager):
         manager.load_latest_checkpoint()
 
 
-def test_old_checkpoints_are_deleted_by_policies(root, manager):
-    made = fill(root, 1, 2)
-    standfast.Store(root).find_run(made).retain(standfast.KeepLast(2))
-    fill(root, 3, 4, 5)
-    assert manager.get_checkpoint_info(made)["steps"] == [4, 5]
-    assert len(list((manager.models_dir / made).glob("*_step_*.pt"))) == 2
-
-
 def test_the_latest_is_the_last_that_was_committed(root, manager):
     made = fill(root, 999_999, 1_000_000)  # "1000000" < "999999" as text
     assert manager.load_latest_checkpoint()["step"] == 1_000_000
     assert manager.get_checkpoint_info(made)["steps"] == [999_999, 1_000_000]
     assert manager.load_checkpoint(made, target_step=10**9)["weights"]["step"] == 1_000_000
+    standfast.Store(root).find_run(made).retain(standfast.KeepLast(2))
     fill(root, 5)  # a user went back
     assert manager.load_latest_checkpoint()["step"] == 5
-    assert manager.get_checkpoint_info(made)["latest_step"] == 5
+    info = manager.get_checkpoint_info(made)
+    assert (info["latest_step"], info["steps"]) == (5, [5, 1_000_000])
+    assert len(list((manager.models_dir / made).glob("*_step_*.pt"))) == 2
     assert manager.get_latest_hash() == made != fill(root, 1, hp={"lr": 2})
     assert manager.get_latest_hash() != made
 
