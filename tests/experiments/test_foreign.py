@@ -2,6 +2,7 @@
 
 import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +22,7 @@ from tests.experiments.models import DATA, HP, bits, new_model, new_optimizer, t
 from tests.kit.stores import same
 from tests.tensorfile.importers.weightslab_roots import FIRST, LAYOUTS, SECOND, Writer
 
-ROOT = WEIGHTSLAB
 MADE = "c2546cf6b5a79a7800000000"
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return Path(shutil.copytree(ROOT, tmp_path / "root"))
 
 
 def content(root: Path) -> dict[str, Any]:
@@ -37,28 +32,41 @@ def content(root: Path) -> dict[str, Any]:
     }
 
 
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """A copy of the root, which a test may change."""
+    return Path(shutil.copytree(WEIGHTSLAB, tmp_path / "root"))
+
+
+@pytest.fixture
+def root(copy: Path) -> Iterator[Path]:
+    """A copy that no test changes."""
+    before = content(copy)
+    yield copy
+    assert content(copy) == before
+
+
 def v3_root(root: Path) -> str:
     """A root in the layout of 24-character folders, as its first implementation writes it."""
     made = "a1b2c3d4e5f6g7h8i9j0k1l2"
     checkpoints = root / "checkpoints"
-    for kind in ("models", "HP", "data"):
-        (checkpoints / kind / made).mkdir(parents=True)
-    model = new_model()
-    for step in (100, 200):
-        state = {"step": step, "model_state_dict": model.state_dict(), "exp_hash": made}
-        torch.save(state, checkpoints / "models" / made / f"{made}_step_{step:06d}.pt")
-    config = {"hyperparameters": HP, "exp_hash": made}
-    (checkpoints / "HP" / made / f"{made}_config.yaml").write_text(yaml.safe_dump(config))
-    data = yaml.safe_dump(DATA)
-    (checkpoints / "data" / made / f"{made}_data_state.yaml").write_text(data)
+
+    def document(path: str, content: Any) -> None:
+        (checkpoints / path).parent.mkdir(parents=True, exist_ok=True)
+        (checkpoints / path).write_text(yaml.safe_dump(content))
+
+    document(f"HP/{made}/{made}_config.yaml", {"hyperparameters": HP, "exp_hash": made})
+    document(f"data/{made}/{made}_data_state.yaml", DATA)
     times = {"created": "2026-01-21T09:00:00", "last_used": "2026-01-21T10:30:00"}
-    manifest = {"latest_hash": made, "experiments": {made: times}}
-    (checkpoints / "manifest.yaml").write_text(yaml.safe_dump(manifest))
+    document("manifest.yaml", {"latest_hash": made, "experiments": {made: times}})
+    (checkpoints / "models" / made).mkdir(parents=True)
+    for step in (100, 200):
+        state = {"step": step, "model_state_dict": new_model().state_dict(), "exp_hash": made}
+        torch.save(state, checkpoints / "models" / made / f"{made}_step_{step:06d}.pt")
     return made
 
 
 def test_its_experiments_are_listed(root):
-    before = content(root)
     manager = Manager(root)
     assert manager.get_latest_hash() == MADE
     assert manager.list_experiment_hashes() == [MADE]
@@ -79,11 +87,9 @@ def test_its_experiments_are_listed(root):
     assert info["config"]["lr"] == 0.001
     assert info["nbytes"] == 2 * 1396
     assert [each["path"] for each in info["checkpoints"]] == sorted(root.rglob("*.pt"))
-    assert content(root) == before
 
 
 def test_its_weights_are_loaded(root):
-    before = content(root)
     manager = Manager(root)
     found = manager.load_checkpoint("c2546cf6_b5a79a78", target_step=130)
     assert (found["exp_hash"], found["weights"]["step"]) == (MADE, 100)
@@ -96,7 +102,6 @@ def test_its_weights_are_loaded(root):
     expected = torch.load(path, weights_only=False)
     assert bits(model.state_dict()) == bits(expected["model_state_dict"])
     assert list(optimizer.state_dict()["state"]) == list(expected["optimizer_state_dict"]["state"])
-    assert content(root) == before
 
 
 def test_the_layout_of_long_folders_is_read_too(tmp_path):
@@ -112,7 +117,6 @@ def test_the_layout_of_long_folders_is_read_too(tmp_path):
 
 
 def test_nothing_is_written_to_it(root, tmp_path):
-    before = content(root)
     manager = Manager(root)
     for write in (
         lambda: manager.update_experiment_hash(hp_snapshot=HP),
@@ -126,31 +130,30 @@ def test_nothing_is_written_to_it(root, tmp_path):
         with pytest.raises(errors.NotAStore, match="import"):
             write()
     manager.close()
-    assert content(root) == before
     get_checkpoint_system(tmp_path / "other").close()  # the refused one is not the process's
 
 
-def test_missing_and_ambiguous_experiments_are_errors(root):
-    manager = Manager(root)
+def test_missing_and_ambiguous_experiments_are_errors(copy):
+    manager = Manager(copy)
     with pytest.raises(errors.RefNotFound, match="ffff"):
         manager.load_checkpoint("ffff")
-    (path,) = root.rglob("*_step_000200.pt")
+    (path,) = copy.rglob("*_step_000200.pt")
     path.rename(path.with_name("c2546cf6b5a79a7811111111_step_000200.pt"))
-    manager = Manager(root)
+    manager = Manager(copy)
     with pytest.raises(errors.AmbiguousRef, match="c2546cf6b5a79a7811111111"):
         manager.load_checkpoint("c2546cf6")
     assert manager.load_checkpoint("c2546cf6b5a79a781")["weights"]["step"] == 200
-    for path in root.rglob("*.pt"):
+    for path in copy.rglob("*.pt"):
         path.unlink()
-    assert Manager(root).load_checkpoint(MADE)["loaded_components"] == {"config"}
+    assert Manager(copy).load_checkpoint(MADE)["loaded_components"] == {"config"}
     with pytest.raises(errors.RefNotFound):
-        Manager(root).load_latest_checkpoint(exp_hash=MADE)
+        Manager(copy).load_latest_checkpoint(exp_hash=MADE)
 
 
-def test_its_architecture_takes_trust(root):
-    (weights,) = root.rglob("*_step_000200.pt")
+def test_its_architecture_takes_trust(copy):
+    (weights,) = copy.rglob("*_step_000200.pt")
     weights.with_name("b5a79a78_architecture.pkl").write_bytes(b"no pickle")
-    manager = Manager(root)
+    manager = Manager(copy)
     with pytest.raises(errors.RefusedPickle):
         manager.load_checkpoint(MADE, load_model=True)
     with pytest.raises(errors.BadPickle):
@@ -187,9 +190,8 @@ def imported(tmp_path: Path) -> Manager:
 
 
 @pytest.mark.parametrize("step", [100, 200])
-def test_a_root_is_resolved_as_a_store_is(step):
-    before = content(WEIGHTSLAB)
-    checkpoint = standfast.Store(WEIGHTSLAB).resolve(f"{MADE}@{step}")
+def test_a_root_is_resolved_as_a_store_is(root, step):
+    checkpoint = standfast.Store(root).resolve(f"{MADE}@{step}")
     state = checkpoint.state()
     expected = torch.load(WEIGHTS / f"{MADE}_step_{step:06d}.pt", weights_only=False)
     assert state.keys() == expected.keys()
@@ -198,12 +200,8 @@ def test_a_root_is_resolved_as_a_store_is(step):
         assert bits(state["optimizer_state_dict"]["state"][index]) == bits(slots)
     assert checkpoint.head.time == expected["timestamp"] + "Z"
     assert checkpoint["model_state_dict.0.weight"].shape == (8, 10)
-    assert content(WEIGHTSLAB) == before
-
-
-def test_files_without_digests_are_not_said_to_be_verified():
     with pytest.raises(errors.UnsupportedFile, match="digest"):
-        standfast.Store(WEIGHTSLAB).resolve("latest").verify()
+        checkpoint.verify()
 
 
 def test_a_store_over_a_root_has_its_experiments(tmp_path):
@@ -255,9 +253,7 @@ def test_a_damaged_file_is_refused_and_the_others_are_read(tmp_path):
     assert store.resolve(f"{FIRST}@100").state()["step"] == 100
 
 
-def test_nothing_is_written_through_a_store(tmp_path):
-    root = Path(shutil.copytree(WEIGHTSLAB, tmp_path / "root"))
-    before = content(root)
+def test_nothing_is_written_through_a_store(root):
     store = standfast.Store(root)
     checkpoint, run = store.resolve("latest"), store.find_run(MADE)
     for write in (
@@ -274,15 +270,18 @@ def test_nothing_is_written_through_a_store(tmp_path):
         with pytest.raises(errors.StandfastError):
             write()
     store.close()
-    assert content(root) == before
 
 
 # Taken over
 
 
 def test_the_recipe_of_the_seed_works_after_an_import(imported):
+    (entry,) = imported.get_all_hashes()
+    assert entry["created"] == "2026-11-15T06:46:51.897549Z"
+    assert entry["last_used"] == "2026-11-15T06:46:51.921824Z"
+    times = [each["time"] for each in imported.get_checkpoint_info(entry["hash"])["checkpoints"]]
+    assert times == ["2026-11-15T06:46:51.906914Z", "2026-11-15T06:46:51.917203Z"]
     latest_hash = imported.get_latest_hash()
-    assert latest_hash is not None
     model_dir = imported.models_dir / latest_hash
     checkpoint_files = sorted(model_dir.glob(f"{latest_hash}_step_*.pt"))
     checkpoint = torch.load(checkpoint_files[-1], weights_only=True)
@@ -297,14 +296,6 @@ def test_the_recipe_of_the_seed_works_after_an_import(imported):
     assert found.keys() == expected.keys()
     config = imported.hp_dir / latest_hash / f"{latest_hash}_config.yaml"
     assert yaml.safe_load(config.read_text())["hyperparameters"] == {"batch": 8, "lr": 0.001}
-
-
-def test_an_import_keeps_the_times(imported):
-    (entry,) = imported.get_all_hashes()
-    assert entry["created"] == "2026-11-15T06:46:51.897549Z"
-    assert entry["last_used"] == "2026-11-15T06:46:51.921824Z"
-    times = [each["time"] for each in imported.get_checkpoint_info(entry["hash"])["checkpoints"]]
-    assert times == ["2026-11-15T06:46:51.906914Z", "2026-11-15T06:46:51.917203Z"]
 
 
 def test_the_same_model_and_settings_continue_an_imported_run(imported):

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from torch import nn
 
 from standfast import errors
 from standfast.experiments import ExperimentHashGenerator
@@ -10,10 +9,50 @@ from standfast.identity import identify
 from tests.experiments.models import DATA, HP, new_model
 
 
-def test_a_hash_is_that_of_the_identity_of_a_run():
+def test_a_hash_is_that_of_the_identity_of_a_run_with_its_components():
+    generator = ExperimentHashGenerator()
+    assert generator.get_last_hash() is None
+    assert set(generator.get_component_hashes().values()) == {None}
     model = new_model()
-    made = ExperimentHashGenerator().generate_hash(model, HP, DATA)
-    assert made == identify(hp=HP, model=model, data=DATA).hash
+    made = generator.generate_hash(model, HP)
+    assert made == generator.get_last_hash() == identify(hp=HP, model=model).hash
+    parts = {"hp": made[:8], "model": made[8:16], "data": "00000000", "combined": made}
+    assert generator.get_component_hashes() == parts
+    assert generator.generate_hash(model, HP, DATA) == identify(hp=HP, model=model, data=DATA).hash
+
+
+def test_what_has_changed_is_named():
+    generator = ExperimentHashGenerator()
+    assert generator.has_changed(config=HP) == (True, {"hp"})
+    model = new_model()
+    generator.generate_hash(model, HP, DATA)
+    with torch.no_grad():
+        model[0].weight.zero_()  # weights do not count, shapes do
+    assert generator.has_changed(model, HP, DATA) == (False, set())
+    assert generator.has_changed(config=HP | {"lr": 0.1}) == (True, {"hp"})
+    changed = generator.has_changed(new_model(9), HP, {**DATA, "tags": {}})
+    assert changed == (True, {"model", "data"})
+    assert generator.has_changed(model, HP, force=True) == (True, {"hp", "model"})
+    tagged = {**DATA, "tags": {**DATA["tags"], "b": ["new"]}}
+    assert generator.has_changed(model, HP, tagged) == (True, {"data"})
+    shuffled = {"tags": DATA["tags"], "uids": DATA["uids"][::-1], "discarded": ["b"]}
+    assert generator.has_changed(model, HP, shuffled) == (False, set())
+
+
+def test_two_hashes_are_compared_part_by_part():
+    generator, made = ExperimentHashGenerator(), "a1b2c3d4e5f6g7h8i9j0k1l2"
+    for other, expected in (
+        (made, set()),
+        ("a1b2c3d4_e5f6g7h8_i9j0k1l2", set()),
+        ("f0f0f0f0e5f6g7h8i9j0k1l2", {"hp"}),
+        ("f0f0f0f0_e5f6g7h8_i9j0k1l3", {"hp", "data"}),
+        ("a1b2c3d4" + "0" * 16, {"model", "data"}),
+    ):
+        assert generator.compare_hashes(made, other) == expected
+        assert generator.compare_hashes(other, made) == expected
+    for wrong in ("", "a1b2c3d4", "A" * 24, "a" * 25, None, 24):
+        with pytest.raises(errors.BadOption):
+            generator.compare_hashes(made, wrong)
 
 
 def test_data_counts_as_the_manager_counts_it():
@@ -41,28 +80,6 @@ def test_an_object_without_a_stable_form_is_refused_by_its_key():
         ExperimentHashGenerator().generate_hash(config={"lr": 0.1, "callback": object()})
 
 
-def test_what_has_changed_is_named():
-    generator = ExperimentHashGenerator()
-    assert generator.has_changed(config=HP) == (True, {"hp"})
-    model = new_model()
-    generator.generate_hash(model, HP, DATA)
-    assert generator.has_changed(model, HP, DATA) == (False, set())
-    assert generator.has_changed(config=HP | {"lr": 0.1}) == (True, {"hp"})
-    changed = generator.has_changed(new_model(9), HP, {**DATA, "tags": {}})
-    assert changed == (True, {"model", "data"})
-    assert generator.has_changed(model, HP, force=True) == (True, {"hp", "model"})
-
-
-def test_the_components_are_those_of_the_last_hash():
-    generator = ExperimentHashGenerator()
-    assert generator.get_last_hash() is None
-    assert set(generator.get_component_hashes().values()) == {None}
-    made = generator.generate_hash(new_model(), HP)
-    assert generator.get_last_hash() == made
-    parts = {"hp": made[:8], "model": made[8:16], "data": "00000000", "combined": made}
-    assert generator.get_component_hashes() == parts
-
-
 def test_restored_hashes_are_compared_with():
     first, second = ExperimentHashGenerator(), ExperimentHashGenerator()
     made = first.generate_hash(new_model(), HP, DATA)
@@ -77,46 +94,3 @@ def test_restored_hashes_are_compared_with():
         with pytest.raises(errors.BadOption):
             second.restore_hashes(wrong)
         assert second.get_last_hash() == "1234567887654321abcdabcd"
-
-
-@pytest.mark.parametrize("wrong", ["", "a1b2c3d4", "A" * 24, "a" * 25, None, 24])
-def test_an_invalid_hash_is_not_compared(wrong):
-    with pytest.raises(errors.BadOption):
-        ExperimentHashGenerator().compare_hashes("a" * 24, wrong)
-
-
-@pytest.mark.parametrize(
-    ("other", "expected"),
-    [
-        ("a1b2c3d4e5f6g7h8i9j0k1l2", set()),
-        ("a1b2c3d4_e5f6g7h8_i9j0k1l2", set()),
-        ("f0f0f0f0e5f6g7h8i9j0k1l2", {"hp"}),
-        ("f0f0f0f0_e5f6g7h8_i9j0k1l3", {"hp", "data"}),
-        ("a1b2c3d4" + "0" * 16, {"model", "data"}),
-    ],
-)
-def test_two_hashes_are_compared_part_by_part(other, expected):
-    generator = ExperimentHashGenerator()
-    assert generator.compare_hashes("a1b2c3d4e5f6g7h8i9j0k1l2", other) == expected
-    assert generator.compare_hashes(other, "a1b2c3d4e5f6g7h8i9j0k1l2") == expected
-
-
-def test_shapes_are_hashed():
-    generator = ExperimentHashGenerator()
-    narrow, wide = nn.Linear(10, 20), nn.Linear(10, 30)
-    first = generator.generate_hash(narrow)
-    with torch.no_grad():
-        narrow.weight.zero_()
-    assert generator.has_changed(narrow) == (False, set())  # weights do not count
-    assert generator.has_changed(wide) == (True, {"model"})
-    assert generator.compare_hashes(first, generator.generate_hash(wide)) == {"model"}
-
-
-def test_tags_count_and_the_order_of_samples_does_not():
-    generator = ExperimentHashGenerator()
-    first = generator.generate_hash(config=HP, data_state=DATA)
-    tagged = {**DATA, "tags": {**DATA["tags"], "b": ["new"]}}
-    assert generator.has_changed(config=HP, data_state=tagged) == (True, {"data"})
-    assert generator.generate_hash(config=HP, data_state=tagged)[:16] == first[:16]
-    shuffled = {"tags": DATA["tags"], "uids": DATA["uids"][::-1], "discarded": ["b"]}
-    assert generator.generate_hash(config=HP, data_state=shuffled) == first

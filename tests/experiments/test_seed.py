@@ -31,15 +31,9 @@ class Stopped(Exception):
 
 def snippets() -> dict[str, str]:
     """The code under each heading."""
-    found = re.findall(
-        r"^##+ ([^\n]+?)\n+(?:[^\n`#]+\n)*```python\n(.+?)^```$", SEED.read_text(), re.M | re.S
-    )
-    return {
-        title: code.replace(
-            "from weightslab.components import", "from standfast.experiments import"
-        )
-        for title, code in found
-    }
+    pattern = r"^##+ ([^\n]+?)\n+(?:[^\n`#]+\n)*```python\n(.+?)^```$"
+    text = SEED.read_text().replace("weightslab.components", "standfast.experiments")
+    return dict(re.findall(pattern, text, re.M | re.S))
 
 
 @pytest.fixture

@@ -59,11 +59,7 @@ def flip_in(path: Path, name: str, at: int = 0) -> None:
     """Turn one bit of a tensor where it lies."""
     with standfast.open(path, verify=False) as file:
         start = int(file._index.starts[file._row(name)])
-    with path.open("r+b") as stream:
-        stream.seek(start + at)
-        byte = stream.read(1)[0]
-        stream.seek(start + at)
-        stream.write(bytes([byte ^ 1]))
+    np.memmap(path, np.uint8, "r+")[start + at] ^= 1
 
 
 def refusing(number: int) -> Callable[..., int]:
@@ -74,3 +70,12 @@ def refusing(number: int) -> Callable[..., int]:
         return -1
 
     return call
+
+
+def failing(number: int) -> Callable[..., Any]:
+    """An operation that raises OSError with this error."""
+
+    def operation(real: Any, *arguments: Any, **options: Any) -> Any:
+        raise OSError(number, os.strerror(number))
+
+    return operation

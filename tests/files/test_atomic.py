@@ -4,7 +4,6 @@ import errno
 import fcntl
 import os
 import threading
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ import pytest
 import standfast
 from standfast import errors
 from standfast.files.disk import DIRECT
-from tests.files.states import NEW, OLD, is_state, leftovers
+from tests.files.states import NEW, OLD, failing, is_state, leftovers
 
 
 @pytest.mark.parametrize("umask", [0o022, 0o027, 0o000])
@@ -118,11 +117,9 @@ def test_where_direct_writes_are_refused_buffered_ones_do(tmp_path, seams):
     assert (standfast.load(tmp_path / "state.safetensors")["x"] == np.arange(4 << 20)).all()
 
 
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="there is no /dev/shm")
 def test_saving_in_memory_file_systems_works():
-    shared = Path("/dev/shm")
-    if not shared.is_dir():
-        pytest.skip("not run: there is no /dev/shm")
-    path = shared / f"standfast-test-{os.getpid()}.safetensors"
+    path = Path("/dev/shm", f"standfast-test-{os.getpid()}.safetensors")
     try:
         standfast.save(path, NEW)
         assert is_state(path, NEW)
@@ -148,13 +145,10 @@ def test_a_file_that_a_cleaner_takes_away_is_made_again(tmp_path, seams):
 
 
 def test_a_leftover_that_is_not_ours_to_remove_is_left(tmp_path, seams):
-    def abandoned(find: Any, folder: Path, prefix: str, suffix: str) -> Iterator[Path]:
-        yield folder / f"{prefix}00000000{suffix}"
+    def abandoned(find: Any, folder: Path, prefix: str, suffix: str) -> list[Path]:
+        return [folder / f"{prefix}00000000{suffix}"]
 
-    def remove(remove: Any, path: Path) -> None:
-        raise PermissionError(errno.EPERM, "Operation not permitted")
-
-    seams.disk(abandoned=abandoned, remove=remove)
+    seams.disk(abandoned=abandoned, remove=failing(errno.EPERM))
     standfast.save(tmp_path / "state.safetensors", NEW)
     assert is_state(tmp_path / "state.safetensors", NEW)
 

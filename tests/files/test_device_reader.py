@@ -4,6 +4,7 @@ import _thread
 import errno
 import io
 import os
+import shutil
 import sys
 import threading
 import time
@@ -39,18 +40,6 @@ SIZES = {"empty": 0, "one": 1, "few": 1000, "large": 3 * CHUNK + 20, "even": CHU
 WAYS = pytest.mark.parametrize("is_cached", [True, False], ids=["cached", "direct"])
 
 
-class CountingDevice(LateDevice):
-    """Remembers how many pieces it was given at once."""
-
-    def __init__(self, delay: float = 0.0) -> None:
-        super().__init__("counting:0", delay)
-        self.batches: list[int] = []
-
-    def copy_in(self, pieces: Sequence[Incoming]) -> Copies:
-        self.batches.append(len(pieces))
-        return super().copy_in(pieces)
-
-
 @pytest.fixture(scope="module")
 def state() -> dict[str, np.ndarray[Any, Any]]:
     random = np.random.default_rng(0)
@@ -67,8 +56,13 @@ def saved(state: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Pa
 @pytest.fixture
 def path(saved: Path, tmp_path: Path) -> Path:
     """A copy that may be damaged."""
-    path = tmp_path / "copy.safetensors"
-    path.write_bytes(saved.read_bytes())
+    return Path(shutil.copy(saved, tmp_path / "copy.safetensors"))
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    path = tmp_path / "small.safetensors"
+    standfast.save(path, {"small": np.arange(5, dtype=np.uint8)})
     return path
 
 
@@ -89,12 +83,8 @@ def nothing_is_left() -> Iterator[None]:
 
 
 def _stretches(file: TensorFile, device: LateDevice, *names: str) -> dict[str, Stretch]:
-    found = {}
-    for name in names or list(file):
-        stretch = file.stretch(name, device.empty(file.spec(name)))
-        assert stretch is not None
-        found[name] = stretch
-    return found
+    found = {name: file.stretch(name, device.empty(file.spec(name))) for name in names or file}
+    return {name: stretch for name, stretch in found.items() if stretch is not None}
 
 
 def _streamed(device: LateDevice, source: Path | io.BytesIO, **options: Any) -> dict[str, Any]:
@@ -124,11 +114,9 @@ def test_a_block_is_used_again_after_its_copies(saved, state, few_blocks):
     assert sum(device.pinned.values()) == 2 * BLOCK
 
 
-def test_copies_are_made_in_the_order_of_the_files(saved, tmp_path):
-    other = tmp_path / "other.safetensors"
-    standfast.save(other, {"other": np.arange(5, dtype=np.uint8)})
+def test_copies_are_made_in_the_order_of_the_files(saved, small):
     device = LateDevice()
-    with TensorFile(saved) as first, TensorFile(other) as second:
+    with TensorFile(saved) as first, TensorFile(small) as second:
         stretches = _stretches(first, device)
         given = [*_stretches(second, device).values(), *reversed(stretches.values())]
         stream(device, given)
@@ -138,12 +126,13 @@ def test_copies_are_made_in_the_order_of_the_files(saved, tmp_path):
     assert list(dict.fromkeys(id(piece.target) for piece in device.incoming)) == expected
 
 
-def test_one_copy_call_takes_all_small_neighbours(tmp_path):
+def test_one_copy_call_takes_all_small_neighbours(tmp_path, seams):
     path = tmp_path / "small.safetensors"
     standfast.save(path, {f"tensor {i}": np.full(100, i, np.uint8) for i in range(50)})
-    device = CountingDevice()
+    device, batches = LateDevice(), list[int]()
+    seams.system(device, copy_in=lambda copy, pieces: batches.append(len(pieces)) or copy(pieces))
     found = _streamed(device, path)
-    assert device.batches == [50]
+    assert batches == [50]
     assert all((found[f"tensor {i}"] == i).all() for i in range(50))
 
 
@@ -186,22 +175,14 @@ def test_tensors_that_share_their_bytes_are_read_together():
 
 
 def test_a_row_may_go_to_several_tensors_and_to_a_part_of_one(saved, state):
-    device = LateDevice()
+    twice = [torch.zeros(state["large"].size, dtype=torch.uint8) for _ in range(2)]
+    whole = torch.zeros(3000, dtype=torch.uint8)
     with TensorFile(saved) as file:
-        large, few = file._row("large"), file._row("few")
-        twice = [torch.zeros(state["large"].size, dtype=torch.uint8) for _ in range(2)]
-        whole = torch.zeros(3000, dtype=torch.uint8)
-        reader = file._reader
-        stream(
-            device,
-            [Stretch(reader, large, target, 0, "uint8") for target in twice]
-            + [Stretch(reader, few, whole, 1500, "uint8")],
-        )
-    assert np.array_equal(twice[0].numpy(), state["large"])
-    assert np.array_equal(twice[1].numpy(), state["large"])
-    assert np.array_equal(whole.numpy()[1500:2500], state["few"])
-    assert not whole[:1500].any()
-    assert not whole[2500:].any()
+        wanted = [("large", twice[0], 0), ("large", twice[1], 0), ("few", whole, 1500)]
+        rows = [(file._row(name), target, start) for name, target, start in wanted]
+        stream(LateDevice(), [Stretch(file._reader, *row, "uint8") for row in rows])
+    assert all(np.array_equal(target.numpy(), state["large"]) for target in twice)
+    assert np.array_equal(whole.numpy(), np.pad(state["few"], (1500, 500)))
 
 
 def test_elements_are_cast_to_those_of_the_tensor(tmp_path):
@@ -224,10 +205,8 @@ def test_progress_counts_all_bytes(saved):
     assert len(told) > 1
 
 
-def test_the_blocks_are_kept_for_the_next_load(saved, tmp_path):
+def test_the_blocks_are_kept_for_the_next_load(saved, small):
     assert (device_reader._MOST_THREADS + device_reader._COPYING) * BLOCK < 512_000_000
-    small = tmp_path / "small.safetensors"
-    standfast.save(small, {"small": np.zeros(1000)})
     device = LateDevice()
     stream(device, [])
     assert device.most_pinned == 0
@@ -244,17 +223,15 @@ def test_the_blocks_are_kept_for_the_next_load(saved, tmp_path):
 
 def test_a_load_within_a_load_has_blocks_of_its_own(saved, state):
     device = LateDevice()
-    inner: list[dict[str, Any]] = []
+    turns, inner = iter([saved]), []
 
     def progress(count: int) -> None:
-        if not inner:
-            inner.append({})
-            inner.append(_streamed(device, saved))
+        inner.extend(_streamed(device, path) for path in turns)
 
     with TensorFile(saved) as file:
         stretches = _stretches(file, device)
         stream(device, list(stretches.values()), progress)
-    assert _same(inner[1], state)
+    assert _same(inner[0], state)
     assert _same({n: stretch.target.numpy() for n, stretch in stretches.items()}, state)
     assert len(device.pinned) == 1  # one of the two was let go
 
@@ -308,22 +285,17 @@ def test_after_a_damaged_chunk_nothing_more_is_read_or_copied(
     assert len(reads) <= read  # of four: as many as there are blocks, and those copied before
 
 
-def test_the_files_that_hold_damage_are_told(path, saved, tmp_path):
-    other = tmp_path / "other.safetensors"
-    standfast.save(other, {"other": np.arange(5, dtype=np.uint8)})
-    flip_in(other, "other")
+def test_the_files_that_hold_damage_are_told(path, saved, small):
+    flip_in(small, "small")
     flip_in(path, "one")
     device, told = LateDevice(), list[Reader]()
-    with TensorFile(path) as first, TensorFile(saved) as sound, TensorFile(other) as last:
-        stretches = [
-            *_stretches(first, device, "one").values(),
-            *_stretches(sound, device, "one").values(),
-            *_stretches(last, device).values(),
-        ]
+    with TensorFile(path) as first, TensorFile(saved) as sound, TensorFile(small) as last:
+        given = [_stretches(first, device, "one"), _stretches(sound, device, "one")]
+        given.append(_stretches(last, device))
         with pytest.raises(errors.DigestMismatch) as caught:
-            stream(device, stretches, damaged=told.append)
+            stream(device, [each for file in given for each in file.values()], damaged=told.append)
         assert told == [first._reader, last._reader]
-    assert caught.value.tensors == ("one", "other")
+    assert caught.value.tensors == ("one", "small")
 
 
 def test_without_verifying_the_bytes_come_as_they_are(path, state):
@@ -341,60 +313,33 @@ def test_a_copy_that_fails_ends_the_load(saved, state, few_blocks):
     assert _same(_streamed(device, saved), state)
 
 
-@pytest.mark.parametrize("error", [errors.CopyFailed("late:0"), KeyboardInterrupt()], ids=repr)
-def test_copies_before_an_error_are_waited_for(saved, seams, error):
-    device = LateDevice(delay=0.1)
-    begun: list[Copies] = []
-
-    def copy_in(copy: Any, pieces: Sequence[Incoming]) -> Copies:
-        if begun and isinstance(error, errors.CopyFailed):
-            raise error
-        begun.append(copy(pieces))
-        if len(begun) == 1 and isinstance(error, KeyboardInterrupt):
-            raise error  # as it comes when the call is just over
-        return begun[-1]
-
-    seams.system(device, copy_in=copy_in)
-    with pytest.raises(type(error)):
-        _streamed(device, saved)
-    assert begun[0].is_done()
-
-
-def test_an_interrupt_leaves_no_copy_under_way(saved, few_blocks):
-    device, under_way = CountingDevice(delay=0.05), list[int]()
-
-    def progress(count: int) -> None:
-        raise KeyboardInterrupt
-
-    with TensorFile(saved) as file:
-        stretches = list(_stretches(file, device).values())
-        with pytest.raises(KeyboardInterrupt):
-            stream(device, stretches, progress)
-        under_way.append(sum(device.batches) - len(device.incoming))
-    assert under_way == [0]
-    assert device.incoming
-
-
-def test_a_wait_that_is_interrupted_again_and_again_is_taken_up(saved, seams):
-    device = LateDevice(delay=0.05)
+@pytest.mark.parametrize("at", ["second copy", "end of a copy call", "progress", "every wait"])
+def test_copies_before_an_error_are_waited_for(saved, few_blocks, seams, at):
+    device, begun = LateDevice(delay=0.05), list[Copies]()
     presses = iter([KeyboardInterrupt] * 5)
-    begun: list[Copies] = []
 
-    def interrupted(wait: Any) -> None:
+    def interrupted(wait: Any = None) -> None:
         for press in presses:
             raise press
         wait()
 
     def copy_in(copy: Any, pieces: Sequence[Incoming]) -> Copies:
+        if begun and at == "second copy":
+            raise errors.CopyFailed("late:0")
         begun.append(copy(pieces))
-        seams.system(begun[-1], wait=interrupted)
+        if len(begun) == 1 and at == "end of a copy call":
+            raise KeyboardInterrupt
+        if at == "every wait":
+            seams.system(begun[-1], wait=interrupted)
         return begun[-1]
 
     seams.system(device, copy_in=copy_in)
-    with pytest.raises(KeyboardInterrupt):
-        _streamed(device, saved)
-    assert begun
-    assert all(copies.is_done() for copies in begun)
+    with TensorFile(saved) as file:
+        stretches = list(_stretches(file, device).values())
+        with pytest.raises((errors.CopyFailed, KeyboardInterrupt)):
+            stream(device, stretches, interrupted if at == "progress" else None)
+        assert begun
+        assert all(copies.is_done() for copies in begun)
 
 
 def test_a_file_that_was_changed_since_it_was_opened_is_refused(path):
@@ -429,13 +374,8 @@ def test_a_block_holds_the_bytes_asked_for(saved, is_cached, seams):
     cached(seams, is_cached)
     block = next(iter(blocks.Blocks(1)))
     file = SourceFile(saved)
-    for start, size in (
-        *((start, CHUNK) for start in (0, 1, 4095, 4096, file.size - CHUNK)),
-        (0, 0),
-        (5000, 1 << 20),
-        (1234, 10),
-        (file.size - 5000, 5000),
-    ):
+    pieces = [(start, CHUNK) for start in (0, 1, 4095, 4096, file.size - CHUNK)]
+    for start, size in (*pieces, (0, 0), (5000, 1 << 20), (1234, 10), (file.size - 5000, 5000)):
         found = file.read_block(block, start, size)
         assert found.tobytes() == file.read(start, size)
         assert np.shares_memory(found, block) or not size
@@ -473,22 +413,16 @@ def test_a_disk_that_cannot_read_ends_the_load(saved, seams):
         _streamed(LateDevice(), saved, mapped=False)
 
 
-class _Interrupted(LateDevice):
-    """A device whose user presses Ctrl-C while memory is being pinned."""
+def test_memory_pinned_before_an_interrupt_is_unpinned(saved, small, seams):
+    device = LateDevice()
+    presses = iter([KeyboardInterrupt])
 
-    interrupts = True
+    def interrupted(pin: Any, memory: Bytes) -> None:
+        pin(memory)
+        for press in presses:
+            raise press
 
-    def pin(self, memory: Bytes) -> None:
-        super().pin(memory)
-        if self.interrupts:
-            self.interrupts = False
-            raise KeyboardInterrupt
-
-
-def test_memory_pinned_before_an_interrupt_is_unpinned(saved, tmp_path):
-    small = tmp_path / "small.safetensors"
-    standfast.save(small, {"a": np.arange(9)})
-    device = _Interrupted()
+    seams.system(device, pin=interrupted)
     with pytest.raises(KeyboardInterrupt):
         _streamed(device, small)
     assert len(device.pinned) == 1

@@ -16,8 +16,9 @@ from standfast.files.digests import CHUNK
 from standfast.files.input.direct import LARGE
 from standfast.files.input.file import SourceFile
 from standfast.files.ring import BLOCK
-from tests.files.states import cached, flip_in, refusing
+from tests.files.states import cached, failing, flip_in, refusing
 from tests.kit.descriptors import open_files
+from tests.kit.stores import overwrite
 
 MAPPED = pytest.mark.parametrize("mapped", [True, False], ids=["mapped", "read"])
 ROWS = 5
@@ -142,10 +143,7 @@ def test_a_file_without_digests_loads_and_says_so(tmp_path):
 
 
 def test_a_header_that_was_damaged_opens_only_unverified(path):
-    at = path.read_bytes()[:4096].index(b'"F64"')
-    with path.open("r+b") as stream:
-        stream.seek(at)
-        stream.write(b'"I64"')
+    overwrite(path, path.read_bytes().replace(b'"F64"', b'"I64"', 1))
     with pytest.raises(errors.IndexMismatch):
         standfast.open(path)
     with standfast.open(path, verify=False) as file:
@@ -192,10 +190,7 @@ def test_a_file_that_is_cut_while_it_is_verified_is_an_error(path, seams):
 
 
 def test_a_file_that_cannot_be_mapped_says_what_to_do(path, seams):
-    def no_memory(*args: Any, **kwargs: Any) -> Any:
-        raise OSError(errno.ENOMEM, "Cannot allocate memory")
-
-    seams.system(mmap, mmap=no_memory)
+    seams.system(mmap, mmap=failing(errno.ENOMEM))
     with pytest.raises(errors.UnreadableFile, match=r"state\.safetensors.*mapped=False"):
         standfast.load(path)
 
@@ -229,14 +224,8 @@ def _read(file: SourceFile, start: int, length: int, skip: int = 1) -> bytes:
 @pytest.mark.parametrize("skip", [0, 512])
 def test_a_part_of_a_cold_file_is_read(cold, content, skip, seams):
     cached(seams, False)
-    for start, length in (
-        (92, SIZE - 92),
-        (4096, LARGE),
-        (4095, LARGE + 2),
-        (1, BLOCK),
-        (SIZE - LARGE, LARGE),
-        (SIZE - LARGE - 7, LARGE + 7),
-    ):
+    ends = ((SIZE - LARGE, LARGE), (SIZE - LARGE - 7, LARGE + 7))
+    for start, length in ((92, SIZE - 92), (4096, LARGE), (4095, LARGE + 2), (1, BLOCK), *ends):
         file = SourceFile(cold)
         assert _read(file, start, length, skip) == content[start : start + length]
         assert open_files(cold) == [str(cold)] * 2, "the direct way was taken"

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from threading import Lock
 from time import sleep
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,11 +17,10 @@ from standfast.files import libc, writer
 from standfast.tensors import source_of
 from standfast.tensors.sources import Bytes
 from tests.kit.cases import kept
-from tests.kit.stores import Array, random_bytes
+from tests.kit.seams import Seams
+from tests.kit.stores import MIB, Array, random_bytes
 
-MIB = 1 << 20
-Saves = dict[str, Callable[[Path, dict[str, Array]], object]]
-SAVES: Saves = {
+SAVES: dict[str, Callable[[Path, dict[str, Array]], object]] = {
     "file": lambda folder, state: standfast.save(folder / "state.safetensors", state),
     "store": lambda folder, state: Store(folder).run(name="run").save(1, state),
 }
@@ -30,9 +30,9 @@ LOADS: dict[str, Callable[[Path], dict[str, Array]]] = {
 }
 
 
-def assert_holds(kind: str, folder: Path, state: dict[str, Array]) -> None:
+def holds(kind: str, folder: Path, state: dict[str, Array]) -> bool:
     found = LOADS[kind](folder)
-    assert [name for name in state if not np.array_equal(found[name], state[name])] == []
+    return all(np.array_equal(found[name], state[name]) for name in state)
 
 
 class WatchedFile:
@@ -81,53 +81,49 @@ def test_where_no_space_can_be_reserved_nothing_emulates_it(mount):
     assert path.read_bytes() == b"x"
 
 
-def answering(number: int, calls: list[int], most: int = 0) -> Callable[[int, int], None]:
-    """An `allocate` that fails for more than `most` bytes."""
+def answering(seams: Seams, number: int, most: int = 0) -> list[int]:
+    """Let no more than so many bytes be reserved; returns what is asked for from then on."""
+    asked: list[int] = []
 
-    def allocate(fd: int, size: int) -> None:
-        calls.append(size)
+    def allocate(real: Any, fd: int, size: int) -> None:
+        asked.append(size)
         if size > most:
             raise OSError(number, os.strerror(number))
 
-    return allocate
+    seams.libc(allocate=allocate)
+    return asked
 
 
 @pytest.mark.parametrize("kind", SAVES)
 @pytest.mark.parametrize("number", kept([errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL], 95))
-def test_a_file_is_written_where_reserving_is_not_supported(
-    number, kind, tmp_path, monkeypatch, seams
-):
-    calls: list[int] = []
-    monkeypatch.setattr(libc, "allocate", answering(number, calls))
+def test_a_file_is_written_where_reserving_is_not_supported(number, kind, tmp_path, seams):
+    asked = answering(seams, number)
     seams.bound("bytes ahead of a writer", MIB)
     state = {str(n): random_bytes(8 * MIB, n) for n in range(4)}
     SAVES[kind](tmp_path, state)
-    assert_holds(kind, tmp_path, state)
-    assert len(calls) >= (2 if kind == "store" else 1)
+    assert holds(kind, tmp_path, state)
+    assert len(asked) >= (2 if kind == "store" else 1)
 
 
 @pytest.mark.guarantee("G5")
 @pytest.mark.parametrize("kind", SAVES)
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
-def test_a_reservation_that_fails_fails_the_save(number, kind, tmp_path, monkeypatch):
+def test_a_reservation_that_fails_fails_the_save(number, kind, tmp_path, seams):
     old = {"w": random_bytes(MIB, 9)}
     Store(tmp_path).run(name="run").save(0, old)
-    monkeypatch.setattr(libc, "allocate", answering(number, []))
+    answering(seams, number)
     with pytest.raises(errors.WriteFailed) as raised:
         SAVES[kind](tmp_path, {"w": random_bytes(MIB)})
     assert raised.value.errno == number
-    assert_holds("store", tmp_path, old)
+    assert holds("store", tmp_path, old)
     assert [path for path in tmp_path.rglob("*.standfast") if path.is_file()] == []
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
-def test_what_fits_is_saved_though_space_for_all_that_may_come_does_not(
-    number, tmp_path, monkeypatch
-):
+def test_what_fits_is_saved_though_space_for_all_that_may_come_does_not(number, tmp_path, seams):
     """Equal chunks are written once: it is known late how large the file becomes."""
-    calls: list[int] = []
-    monkeypatch.setattr(libc, "allocate", answering(number, calls, most=20 * MIB))
+    asked = answering(seams, number, most=20 * MIB)
     state = {str(n): random_bytes(16 * MIB) for n in range(4)}
     SAVES["store"](tmp_path, state)
-    assert_holds("store", tmp_path, state)
-    assert max(calls) > 20 * MIB >= min(calls)
+    assert holds("store", tmp_path, state)
+    assert max(asked) > 20 * MIB >= min(asked)

@@ -5,9 +5,8 @@ import json
 import os
 import subprocess
 import sys
-import threading
 import time
-from functools import partial
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,6 @@ from blake3 import blake3
 import standfast
 from standfast.files import ring
 from standfast.files.digests import CHUNK, tensor_digest, worker_count
-from standfast.files.disk import Disk
 from standfast.files.ring import Ring
 from standfast.tensors import source_of
 
@@ -31,46 +29,39 @@ def test_the_blocks_of_a_save_serve_the_next_one(tmp_path):
 
 
 def test_saves_on_many_threads_do_not_mix(tmp_path):
-    def save(i: int) -> None:
+    def saved(i: int) -> bool:
+        path = tmp_path / f"{i}.safetensors"
         for _ in range(5):
-            standfast.save(tmp_path / f"{i}.safetensors", {"x": np.full(500_000, i)})
+            standfast.save(path, {"x": np.full(500_000, i)})
+        return bool((standfast.load(path)["x"] == i).all())
 
-    threads = [threading.Thread(target=save, args=(i,)) for i in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for i in range(6):
-        assert (standfast.load(tmp_path / f"{i}.safetensors")["x"] == i).all()
+    with ThreadPoolExecutor(6) as pool:
+        assert all(pool.map(saved, range(6)))
 
 
-def test_however_often_it_is_interrupted_no_write_is_left_behind(tmp_path):
-    class SlowDisk(Disk):
-        running = 0
+def test_however_often_it_is_interrupted_no_write_is_left_behind():
+    under_way = set()
 
-        def write(self, fd: int, data: Any, offset: int) -> None:
-            self.running += 1
-            time.sleep(0.2)
-            super().write(fd, data, offset)
-            self.running -= 1
+    def write(data: Any, offset: int) -> None:
+        under_way.add(offset)
+        time.sleep(0.2)
+        under_way.discard(offset)
 
-    slow = SlowDisk()
-    with (tmp_path / "file").open("wb") as file:
-        each = Ring(partial(slow.write, file.fileno()))
-        each.put(source_of(np.ones(100)))
-        shutdown = each._pool.shutdown
-        presses = iter([True, True, False])
+    each = Ring(write)
+    each.put(source_of(np.ones(100)))
+    shutdown = each._pool.shutdown
+    presses = iter([KeyboardInterrupt] * 2)
 
-        def interrupted(**options: Any) -> None:
-            if next(presses):
-                raise KeyboardInterrupt
-            shutdown(**options)
+    def interrupted(**options: Any) -> None:
+        for press in presses:
+            raise press
+        shutdown(**options)
 
-        each._pool.shutdown = interrupted  # type: ignore[method-assign]
-        each._flush()
-        with pytest.raises(KeyboardInterrupt):
-            each.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
-        assert slow.running == 0
+    each._pool.shutdown = interrupted  # type: ignore[method-assign]
+    each._flush()
+    with pytest.raises(KeyboardInterrupt):
+        each.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
+    assert not under_way
 
 
 PROGRAM = """

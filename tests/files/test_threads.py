@@ -46,16 +46,20 @@ def no_gc() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("no_gc")
-@pytest.mark.parametrize("end", ["run", "cancel"])
-def test_a_task_that_ended_keeps_its_arguments_alive_no_longer(end):
+@pytest.mark.parametrize("end", ["run", "cancel", "thread"])
+def test_what_ended_keeps_its_arguments_alive_no_longer(end):
     buffer = Buffer()
-    buffer.task = Task(buffer.size, buffer)
-    if end == "run":
-        assert buffer.task.result() == 7
-    else:
-        assert buffer.task.cancel()
     alive = weakref.ref(buffer)
+    if end == "thread":
+        thread = Thread(buffer.size, buffer)
+        thread.join()
+    else:
+        buffer.task = Task(buffer.size, buffer)
+        assert buffer.task.result() == 7 if end == "run" else buffer.task.cancel()
     del buffer
+    limit = time.monotonic() + (60 if end == "thread" else 0)
+    while alive() is not None and time.monotonic() < limit:
+        time.sleep(0.001)  # a thread lets go of them just after its end
     assert alive() is None
 
 
@@ -101,19 +105,6 @@ def test_what_a_thread_raises_is_shown_as_by_other_threads(seams):
     seams.system(threading, excepthook=lambda hook, raised: shown.append(raised))
     Thread(Buffer().fail, Buffer()).join()
     assert [(each.exc_type, str(each.exc_value)) for each in shown] == [(OSError, "no such device")]
-
-
-@pytest.mark.usefixtures("no_gc")
-def test_a_thread_that_ended_keeps_its_arguments_alive_no_longer():
-    buffer = Buffer()
-    thread = Thread(buffer.size, buffer)
-    thread.join()
-    alive = weakref.ref(buffer)
-    del buffer
-    limit = time.monotonic() + 60
-    while alive() is not None and time.monotonic() < limit:
-        time.sleep(0.001)  # the thread lets go of them just after its end
-    assert alive() is None
 
 
 @pytest.mark.usefixtures("no_gc")

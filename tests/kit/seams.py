@@ -5,6 +5,7 @@
     seams.backend(create=slowly)                   one operation of every local backend
     seams.backend(store.backend, lock=late)        one operation of this backend
     seams.system(os, scandir=refused)              a call of the interpreter or of a library
+    seams.libc(allocate=refused)                   a call of the system
     seams.clock()                                  a clock that the test moves
     seams.bound("blocks of the ring", 32768)       a size or an interval of `tests/kit/bounds.py`
     with Seams.until_end() as seams:               for a part of a test only
@@ -36,6 +37,7 @@ import pytest
 
 import standfast
 from standfast.files import disk as disks
+from standfast.files import libc
 from standfast.files.disk import Disk
 from standfast.store.backends.local import LocalBackend
 from standfast.store.index.manifest import Manifest
@@ -72,6 +74,10 @@ class Seams:
         home = of.__name__ if isinstance(of, ModuleType) else type(of).__module__
         assert not home.startswith("standfast"), f"{home} is the product: use another seam"
         self._replace(of, names)
+
+    def libc(self, **calls: Any) -> None:
+        """Replace calls of the system for which Python has no function: `libc(allocate=…)`."""
+        self._replace(libc, calls)
 
     def clock(self, start: float = 1_000_000_000.0) -> Clock:
         """Give all modules of the product a clock that stands still unless the test moves it."""

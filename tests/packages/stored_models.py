@@ -1,10 +1,13 @@
-"""Small models in real stores, for tests of packages that come out of one."""
+"""Small models, for tests of packages, and what refuses these."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
+from standfast.packages import load_model_folder, verify_package
 from standfast.packages.model.config import Config
 from standfast.packages.model.gpt import GPT
 
@@ -26,3 +29,10 @@ def bits(value: Any) -> dict[str, tuple[str, tuple[int, ...], bytes]]:
     state = value.state_dict() if hasattr(value, "state_dict") else value
     arrays = {name: np.asarray(tensor) for name, tensor in state.items()}
     return {name: (str(each.dtype), each.shape, each.tobytes()) for name, each in arrays.items()}
+
+
+def check_refused(folder: Path | str, error: Any, named: str | None, *by: Any) -> None:
+    """That all these calls, or a load and a verification, refuse a package."""
+    for call in by or (load_model_folder, verify_package):
+        with pytest.raises(error, match=named):
+            call(folder)

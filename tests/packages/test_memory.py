@@ -6,7 +6,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -21,28 +21,25 @@ def memory_group(limit: int) -> Iterator[Path | None]:
     The memory of a group is that of its processes and of the files they read and write.
     """
     name = f"standfast-{uuid.uuid4().hex[:8]}"
-    for parent, file in (
-        (_GROUPS / "memory", "memory.limit_in_bytes"),
-        (_GROUPS, "memory.max"),
-    ):
-        group = parent / name
-        try:
-            if not (parent / "cgroup.procs").exists():
-                continue
-            group.mkdir()
-        except OSError:
+    files = {_GROUPS / "memory": "memory.limit_in_bytes", _GROUPS: "memory.max"}
+    for group, file in ((parent / name, file) for parent, file in files.items()):
+        if not (group.parent / "cgroup.procs").exists():
             continue
+        with suppress(OSError):
+            group.mkdir()
         try:
             (group / file).write_text(str(limit))
+            break
         except OSError:
-            group.rmdir()
-            continue
-        try:
-            yield group
-        finally:
-            group.rmdir()
+            with suppress(OSError):
+                group.rmdir()
+    else:
+        yield None
         return
-    yield None
+    try:
+        yield group
+    finally:
+        group.rmdir()
 
 
 def run_within(group: Path | None, *arguments: str) -> str:
@@ -73,6 +70,3 @@ def test_a_model_larger_than_memory_is_saved_loaded_and_exported(layers, tmp_pat
     assert found["loading"] < 20_000_000
     assert 0 < found["exporting"] < 100_000_000
     assert found["same"]
-
-
-"""Of which Python and torch take 250 million by themselves; the rest is some shards."""

@@ -38,7 +38,7 @@ from tests.kit.object_store.messages import Request
 from tests.kit.object_store.proxy import Proxy
 from tests.packages import hugging
 from tests.packages.saved_packages import PARAMETERS, make_foreign, make_package
-from tests.packages.stored_models import TINY, bits, model
+from tests.packages.stored_models import TINY, bits, check_refused, model
 
 
 @pytest.fixture
@@ -71,9 +71,25 @@ def inside(url: str) -> str:
     return url if pointer is None else f"{url}/{SAVES}/{pointer.folder}"
 
 
-def change(url: str, name: str, changed: Callable[[bytes], bytes]) -> None:
+def change(url: str, name: str, data: bytes | None) -> None:
+    """Let a file of a package have other content, or be missing."""
     client = Client(inside(url))
-    client.put(name, changed(bytes(client.get(name))))
+    client.delete([name]) if data is None else client.put(name, data)
+
+
+def with_flips(data: bytes, *places: int) -> bytes:
+    changed = bytearray(data)
+    for at in places:
+        changed[at] ^= 0xFF
+    return bytes(changed)
+
+
+def during(
+    proxy: Proxy, method: str, name: str, action: Callable[[], None], late: bool = False
+) -> Rule:
+    """Do something when a file is first asked for, or when it was."""
+    call = Call(lambda _: action(), late)
+    return proxy.rule(call, lambda each: each.method == method and each.path.endswith(f"/{name}"))
 
 
 @pytest.mark.parametrize(
@@ -113,20 +129,17 @@ def test_a_large_object_is_uploaded_in_parts(url, proxy, seams):
     assert found == config
 
 
-def test_the_configuration_may_lie_beside_the_object(url):
-    save_model(model(1).state_dict(), f"{url}/weights.safetensors")
+def test_weights_may_be_in_one_object_without_their_configuration(url):
+    path, other = f"{url}/weights.safetensors", model(2)
+    save_model(model(1).state_dict(), path)
     with pytest.raises(errors.MissingFile, match=r"config\.json.*weights\.json"):
-        load_model(f"{url}/weights.safetensors")
+        load_model(path)
     TINY.save(f"{url}/weights.json")
-    assert bits(load_model(f"{url}/weights.safetensors")[0]) == bits(model(1))
-
-
-def test_parameters_are_saved_and_filled_in_place(url):
-    made = model(1)
-    VarMap(made).save(f"{url}/before.safetensors")
-    other = model(2)
-    VarMap(other).load(f"{url}/before.safetensors")
-    assert bits(other) == bits(made)
+    assert bits(load_model(path)[0]) == bits(model(1))
+    VarMap(other).load(path)
+    assert bits(other) == bits(model(1))
+    VarMap(model(3)).save(path)
+    assert bits(load_model(path)[0]) == bits(model(3))
 
 
 def test_the_other_files_are_read_by_their_urls(url):
@@ -170,18 +183,9 @@ def test_a_foreign_package_is_unverified_and_loads_with_a_warning(url, tmp_path)
     [info] = list_saved_models(url)
     assert (info.integrity, info.parameters) == ("unverified", PARAMETERS)
     save(f"{url}_own")
-    Client(inside(f"{url}_own")).delete(["manifest.json"])
+    change(f"{url}_own", "manifest.json", None)
     with pytest.warns(errors.NotVerified):
         load_model_folder(f"{url}_own")
-
-
-def test_a_checkpoint_is_exported_from_one_url_to_another(bucket_url, url):
-    store = Store(bucket_url)
-    run = store.run("gpt", hp={"lr": 1})
-    save_to_store(run, 3, model(1), hugging.byte_level_bpe(), TINY, metrics={"loss": 2.5})
-    manifest = export("gpt@latest", url, store=bucket_url)
-    assert manifest.provenance["checkpoint"]["step"] == 3
-    assert bits(load_model_folder(url)[0]) == bits(model(1))
 
 
 def test_a_list_fetches_headers_only(bucket_url, tmp_path, proxy):
@@ -219,18 +223,12 @@ def test_verifying_part_by_part_names_all_damaged_tensors(url, seams):
         tracemalloc.stop()
     assert verified.tensors == len(model(1, config).state_dict())
     assert peak < verified.nbytes / 2  # no more than a part is in memory
-    header = int.from_bytes(Client(inside(url)).get("model.safetensors", 0, 8), "little") + 8
-    change(url, "model.safetensors", lambda data: with_flips(data, header, -1))
+    data = Client(inside(url)).get("model.safetensors")
+    header = int.from_bytes(data[:8], "little") + 8
+    change(url, "model.safetensors", with_flips(data, header, -1))
     with pytest.raises(errors.DigestMismatch) as caught:
         verify_package(url)
     assert len(caught.value.tensors) == 2
-
-
-def with_flips(data: bytes, *places: int) -> bytes:
-    changed = bytearray(data)
-    for at in places:
-        changed[at] ^= 0xFF
-    return bytes(changed)
 
 
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors"])
@@ -242,13 +240,8 @@ def test_a_missing_or_damaged_file_is_named(url, name):
         (content[:-100], errors.DamagedFile),
         (None, (errors.MissingFile, errors.MissingData)),
     ):
-        if changed is None:
-            Client(inside(url)).delete([name])
-        else:
-            Client(inside(url)).put(name, changed)
-        for look in (load_model_folder, verify_package):
-            with pytest.raises(error, match=name):
-                look(url)
+        change(url, name, changed)
+        check_refused(url, error, name)
         [info] = list_saved_models(url)
         is_seen = error is not errors.DigestMismatch or name != "model.safetensors"
         assert (info.integrity == "broken") == is_seen
@@ -257,30 +250,26 @@ def test_a_missing_or_damaged_file_is_named(url, name):
 
 def test_an_index_leads_nowhere_else(url):
     save(url, max_shard_size=20_000)
-    Client(inside(url)).delete(["manifest.json"])
+    change(url, "manifest.json", None)
     for start in ("../other/", "/", "s3://elsewhere/"):
         shard = f"{start}model-00001-of-00001.safetensors"
         index = {"weight_map": dict.fromkeys(model(1).state_dict(), shard)}
-        Client(inside(url)).put("model.safetensors.index.json", json.dumps(index).encode())
-        with pytest.raises(errors.BadField, match="index"):
-            load_model_folder(url)
+        change(url, "model.safetensors.index.json", json.dumps(index).encode())
+        check_refused(url, errors.BadField, "index", load_model_folder)
         assert list_saved_models(url)[0].integrity == "broken"
 
 
 def test_a_pickle_is_refused(url):
     save(url)
-    Client(inside(url)).put("notes.txt", b"\x80\x04K\x01.")
-    with pytest.raises(errors.RefusedPickle, match=r"notes\.txt"):
-        load_model_folder(url)
+    change(url, "notes.txt", b"\x80\x04K\x01.")
+    check_refused(url, errors.RefusedPickle, r"notes\.txt", load_model_folder)
     load_model_folder(url, ignore_pickles=True)
 
 
 def test_where_nothing_is_nothing_is_found(url):
-    for look in (list_saved_models, load_model_folder, verify_package, load_model_mmaped):
-        with pytest.raises(errors.MissingFile, match="recipes"):
-            look(url)
-    with pytest.raises(errors.MissingFile, match=r"model\.safetensors"):
-        load_model(f"{url}/model.safetensors")
+    all_that_look = (list_saved_models, load_model_folder, verify_package, load_model_mmaped)
+    check_refused(url, errors.MissingFile, "recipes", *all_that_look)
+    check_refused(f"{url}/model.safetensors", errors.MissingFile, "model.safetensors", load_model)
 
 
 def test_wrong_credentials_are_not_shown(url, monkeypatch):
@@ -298,19 +287,7 @@ def test_a_server_that_does_not_answer_breaks_no_package(url, proxy):
     [info] = list_saved_models(url)
     assert info.integrity == "unverified"
     assert info.problem
-    with pytest.raises(errors.FileError, match=r"config\.json"):
-        load_model_folder(url)
-
-
-def test_names_that_lead_elsewhere_are_not_listed():
-    class Odd(Client):
-        def list(self, prefix: str = "", deep: bool = True) -> Any:
-            meta = Meta(1, Tag("tag"), 0.0)
-            return [("..", meta), ("x/.", meta), ("config.json", meta)], ["..", "x/", "."]
-
-    folder = RemoteFolder(Odd("s3://bucket/models"))
-    assert list(folder.files) == ["config.json"]
-    assert folder.folders == ["x"]
+    check_refused(url, errors.FileError, r"config\.json", load_model_folder)
 
 
 def test_a_package_is_replaced_and_what_is_not_of_it_stays(url):
@@ -339,12 +316,10 @@ def test_a_manifest_leads_nowhere_else_and_deletes_nothing_there(url):
     client.put("old.txt", b"of a package that was replaced")
     for folder in ("../../recipes_other", "..", 7, None):
         client.put("manifest.json", json.dumps({**said, "folder": folder}).encode())
-        for look in (load_model_folder, verify_package, list_saved_models):
-            with pytest.raises(errors.BadField):
-                look(url)
+        looks = (load_model_folder, verify_package, list_saved_models)
+        check_refused(url, errors.BadField, "manifest", *looks)
     client.put("manifest.json", json.dumps(said).encode())
-    with pytest.raises((errors.MissingFile, errors.MissingData)):
-        load_model_folder(url)
+    check_refused(url, (errors.MissingFile, errors.MissingData), None, load_model_folder)
     save(url)
     assert "old.txt" not in files(url)
     verify_package(url)
@@ -406,16 +381,27 @@ def test_a_save_that_ends_at_any_request_leaves_the_old_package_or_the_new(
     assert bits(load_model_folder(url)[0]) == bits(model(2))
 
 
-def test_a_save_that_fails_leaves_nothing_of_it(url, proxy):
-    for seed in (None, 1):
-        if seed is not None:
-            save(url, seed)
-        there = files(url)
-        proxy.rule(Answer(403), lambda each: each.path.endswith("/tokenizer.json"), times=None)
-        with pytest.raises(errors.FileError):
-            save(url, 2)
-        proxy.heal()
-        assert files(url) == there
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_save_that_fails_leaves_nothing_of_it(url, is_there, proxy):
+    if is_there:
+        save(url)
+    there = files(url)
+    proxy.rule(Answer(403), lambda each: each.path.endswith("/tokenizer.json"), times=None)
+    with pytest.raises(errors.FileError):
+        save(url, 2)
+    proxy.heal()
+    assert files(url) == there
+
+
+def test_names_that_lead_elsewhere_are_not_listed():
+    class Odd(Client):
+        def list(self, prefix: str = "", deep: bool = True) -> Any:
+            meta = Meta(1, Tag("tag"), 0.0)
+            return [("..", meta), ("x/.", meta), ("config.json", meta)], ["..", "x/", "."]
+
+    folder = RemoteFolder(Odd("s3://bucket/models"))
+    assert list(folder.files) == ["config.json"]
+    assert folder.folders == ["x"]
 
 
 def test_a_copy_on_this_machine_says_where_the_package_is(url, tmp_path):
@@ -438,29 +424,16 @@ def test_of_two_saves_at_once_one_is_refused(url, at, proxy):
 
 
 @pytest.mark.parametrize("verify", [True, False], ids=["verified", "not verified"])
-def test_a_package_that_is_replaced_is_read_again(url, verify, proxy):
+def test_a_package_that_is_replaced_is_read_and_listed_again(url, verify, proxy):
     save(url, 1, max_shard_size=20_000)
-    name = "model-00002-of-00003.safetensors"
-    rule = during(proxy, "GET", name, lambda: save(url, 2, max_shard_size=20_000))
-    loaded, *_ = load_model_folder(url, verify=verify)
-    assert bits(loaded) == bits(model(2))
+    shard = "model-00002-of-00003.safetensors"
+    rule = during(proxy, "GET", shard, lambda: save(url, 2, max_shard_size=20_000))
+    assert bits(load_model_folder(url, verify=verify)[0]) == bits(model(2))
     assert rule.fired.is_set()
-
-
-def test_a_package_that_is_replaced_is_listed_again(url, proxy):
-    save(url, 1, max_shard_size=20_000)
-    rule = during(proxy, "GET", "config.json", lambda: save(url, 2, max_shard_size=20_000))
+    rule = during(proxy, "GET", "config.json", lambda: save(url, 3, max_shard_size=20_000))
     [info] = list_saved_models(url)
     assert (info.integrity, info.problem) == ("whole", "")
     assert rule.fired.is_set()
-
-
-def during(
-    proxy: Proxy, method: str, name: str, action: Callable[[], None], late: bool = False
-) -> Rule:
-    """Do something when a file is first asked for, or when it was."""
-    call = Call(lambda _: action(), late)
-    return proxy.rule(call, lambda each: each.method == method and each.path.endswith(f"/{name}"))
 
 
 def test_a_path_does_not_stand_for_a_url(tmp_path, monkeypatch):
@@ -523,31 +496,26 @@ def test_a_file_url_is_a_folder(tmp_path):
 def test_commands_list_show_and_verify_a_package(bucket_url):
     url, above = f"{bucket_url}/recipes_20261116_120000", bucket_url
     save(url)
-    done = call("models", above)
-    assert (done.code, done.err) == (0, "")
-    assert "recipes_20261116_120000" in done.out
-    assert "whole" in done.out
+    listed, shown, verified = call("models", above), call("show", url), call("verify", url)
+    assert [(done.code, done.err) for done in (listed, shown, verified)] == [(0, "")] * 3
+    assert "recipes_20261116_120000" in listed.out
+    assert "whole" in listed.out
     [found] = json.loads(call("models", url, "--json").out)
-    assert found["path"] == url
-    done = call("show", url)
-    assert (done.code, done.err, done.lines[0]) == (0, "", url)
-    assert "vocab_size: 300" in done.out
-    assert "model.safetensors" in done.out
+    assert found["path"] == url == shown.lines[0]
+    assert "vocab_size: 300" in shown.out
+    assert "model.safetensors" in shown.out
+    assert url in verified.lines[0]
     assert call("show", above).code != 0
-    done = call("verify", url)
-    assert (done.code, done.err) == (0, "")
-    assert url in done.lines[0]
-    [place] = {key.rpartition("/")[0] for key, _ in Client(url).list(".standfast")[0]}
-    Client(url).delete([f"{place}/config.json"])
+    change(url, "config.json", None)
     damaged = call("verify", url)
     assert damaged.code == 1
     assert "config.json" in damaged.out
     assert call("verify", f"{url}_gone").code != 0
 
 
-def test_the_command_exports_a_checkpoint(bucket_url):
+def test_a_checkpoint_is_exported_from_one_url_to_another(bucket_url):
     run = Store(bucket_url).run("gpt", hp={"lr": 1})
-    save_to_store(run, 3, model(1), hugging.byte_level_bpe(), TINY)
+    save_to_store(run, 3, model(1), hugging.byte_level_bpe(), TINY, metrics={"loss": 2.5})
     target = f"{bucket_url}/exported/gpt"
     command = ("export", "--package", "gpt@3", target, "--store", bucket_url)
     done = call(*command)
@@ -558,6 +526,8 @@ def test_the_command_exports_a_checkpoint(bucket_url):
     assert again.code != 0
     assert "--yes" in again.err
     assert call(*command, "--yes").code == 0
+    manifest = export("gpt@latest", f"{target}_2", store=bucket_url)
+    assert manifest.provenance["checkpoint"]["step"] == 3
 
 
 def test_commands_show_no_password_of_a_url():

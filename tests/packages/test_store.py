@@ -67,10 +67,17 @@ def test_the_state_fills_the_model_again(run):
 
 
 def test_a_step_is_replaced_only_if_told(run):
+    with pytest.raises(errors.StateMismatch, match=r"h\.2\.ln_1\.weight"):
+        save_to_store(run, 1, model(), TOKENIZER, TINY.changed(n_layer=3))
+    with pytest.raises(errors.BadOption, match="Config"):
+        save_to_store(run, 1, model().state_dict(), TOKENIZER)
+    assert run.checkpoints() == []
     save_to_store(run, 1, model(1), TOKENIZER, TINY, best=True)
     with pytest.raises(errors.StepExists):
         save_to_store(run, 1, model(2), TOKENIZER, TINY)
-    save_to_store(run, 1, model(2), TOKENIZER, TINY, replace=True)
+    wrapped = torch.nn.DataParallel(model(2))  # which has its configuration
+    package = stored_package(save_to_store(run, 1, wrapped, TOKENIZER, replace=True))
+    assert package.config == TINY.as_dict()
     assert bits(run.load(1)["model"]) == bits(model(2))
 
 
@@ -93,21 +100,6 @@ def test_a_fine_tune_of_the_last_layer_writes_the_last_layer(run):
     assert bits(run.load(2)["model"]) == bits(made)
 
 
-def test_a_wrapped_model_is_saved_under_its_own_names_and_with_its_configuration(run):
-    made = model()
-    package = stored_package(save_to_store(run, 1, torch.nn.DataParallel(made), TOKENIZER))
-    assert package.config == TINY.as_dict()
-    assert bits(run.load(1)["model"]) == bits(made)
-
-
-def test_weights_without_their_configuration_are_refused_before_anything_is_saved(run):
-    with pytest.raises(errors.StateMismatch, match=r"h\.2\.ln_1\.weight"):
-        save_to_store(run, 1, model(), TOKENIZER, TINY.changed(n_layer=3))
-    with pytest.raises(errors.BadOption, match="Config"):
-        save_to_store(run, 1, model().state_dict(), TOKENIZER)
-    assert run.checkpoints() == []
-
-
 def test_another_checkpoint_is_no_package_and_a_later_one_is_refused(run):
     others = [{"model": {}}, {"package": "box"}, {"package": {"format": "mine"}}, [1, 2]]
     for step, state in enumerate(others):
@@ -117,40 +109,21 @@ def test_another_checkpoint_is_no_package_and_a_later_one_is_refused(run):
         stored_package(checkpoint)
 
 
+WRONG: list[Any] = [{"config": {}}, {"files": {}}, {"config": [], "files": {}}]
+WRONG_FILES: dict[Any, Any] = {
+    **dict.fromkeys(["../outside", "manifest.json", 7, "model.safetensors"], np.zeros(1, np.uint8)),
+    "training_args.bin": np.zeros(1, np.uint8),
+    "tokenizer.json": np.zeros(1, np.float32),
+    "dataset.txt": "text",
+}
+
+
 def test_what_no_package_has_is_refused(run):
-    byte = np.zeros(1, np.uint8)
-    for step, package in enumerate(
-        [
-            {"config": {}},
-            {"files": {}},
-            {"config": [], "files": {}},
-            *({"config": {}, "files": {name: byte}} for name in ("../outside", "manifest.json", 7)),
-            {"config": {}, "files": {"model.safetensors": byte}},
-            {"config": {}, "files": {"training_args.bin": byte}},
-            {"config": {}, "files": {"tokenizer.json": "text"}},
-            {"config": {}, "files": {"tokenizer.json": np.zeros(1, np.float32)}},
-        ]
-    ):
+    wrong = [{"config": {}, "files": {name: file}} for name, file in WRONG_FILES.items()]
+    for step, package in enumerate([*WRONG, *wrong]):
         checkpoint = run.save(step, {"package": {"format": "standfast package 1", **package}})
         with pytest.raises(errors.BadField, match="package"):
             stored_package(checkpoint)
-
-
-def test_a_damaged_file_is_named(run):
-    checkpoint = save_to_store(run, 1, model(), TOKENIZER, TINY)
-    flip_in(run.store, "gpt@1", "package.files.tokenizer.json")
-    with pytest.raises(errors.DigestMismatch, match=r"package\.files\.tokenizer\.json"):
-        stored_package(checkpoint)
-
-
-def test_what_was_saved_comes_out_bit_for_bit(run, tmp_path):
-    made = model()
-    checkpoint = save_to_store(run, 1, made, TOKENIZER, TINY)
-    export(checkpoint, tmp_path / "package")
-    loaded, tokenizer, config, _ = load_model_folder(tmp_path / "package")
-    assert bits(loaded) == bits(made)
-    assert config.as_dict() == TINY.as_dict()
-    assert tokenizer.to_str() == TOKENIZER.to_str()
 
 
 @pytest.mark.parametrize("how", ["state dict", "nested", "wrapped", "checkpointer"])
@@ -173,14 +146,21 @@ def test_any_checkpoint_with_weights_becomes_a_package(how, run, tmp_path):
     assert bits(load_model_folder(tmp_path / "package")[0]) == bits(made)
 
 
-def test_another_part_or_the_whole_state_may_be_the_weights(run, tmp_path):
+def test_another_part_the_whole_state_or_a_model_may_be_the_weights(run, tmp_path):
+    options: Any = {"config": TINY, "tokenizer": TOKENIZER}
     parts = run.save(1, {"net": model(1).state_dict(), "ema": model(2).state_dict()})
     whole = run.save(2, dict(model(3).state_dict()))
     for checkpoint, part, seed in ((parts, "ema", 2), (whole, None, 3)):
         with pytest.raises(errors.RefNotFound, match="part="):
-            export(checkpoint, tmp_path / "package", config=TINY, tokenizer=TOKENIZER)
-        export(checkpoint, tmp_path / str(part), part=part, config=TINY, tokenizer=TOKENIZER)
+            export(checkpoint, tmp_path / "package", **options)
+        export(checkpoint, tmp_path / str(part), part=part, **options)
         assert bits(load_model_folder(tmp_path / str(part))[0]) == bits(model(seed))
+    export(model(4), tmp_path / "of no store", tokenizer=TOKENIZER)
+    assert bits(load_model_folder(tmp_path / "of no store")[0]) == bits(model(4))
+    weights = {"model.embed_tokens.weight": torch.arange(6.0).reshape(2, 3)}
+    options["config"] = {"model_type": "llama"}  # it keeps its names
+    export(run.save(3, {"model": weights}), tmp_path / "llama", **options)
+    assert bits(standfast.load(tmp_path / "llama" / "model.safetensors")) == bits(weights)
 
 
 def test_an_output_layer_is_written_once_and_never_lost(run, tmp_path):
@@ -192,20 +172,6 @@ def test_an_output_layer_is_written_once_and_never_lost(run, tmp_path):
     untied = model(config=TINY.changed(tie_word_embeddings=False)).state_dict()
     with pytest.raises(errors.StateMismatch, match="tie_word_embeddings"):
         export(run.save(2, {"model": dict(untied)}), tmp_path / "other", **given)
-
-
-def test_a_model_of_another_kind_keeps_its_names(run, tmp_path):
-    weights = {"model.embed_tokens.weight": torch.arange(6.0).reshape(2, 3)}
-    checkpoint = run.save(1, {"model": weights})
-    llama = {"model_type": "llama"}
-    export(checkpoint, tmp_path / "package", config=llama, tokenizer=TOKENIZER)
-    assert bits(standfast.load(tmp_path / "package" / "model.safetensors")) == bits(weights)
-
-
-def test_a_model_is_exported_without_a_store(tmp_path):
-    made = model()
-    export(made, tmp_path / "package", tokenizer=TOKENIZER)
-    assert bits(load_model_folder(tmp_path / "package")[0]) == bits(made)
 
 
 def test_a_checkpoint_goes_by_a_ref(store, run, tmp_path):
@@ -318,9 +284,11 @@ def test_shards_and_quantized_weights(run, tmp_path):
 
 def test_a_damaged_tensor_is_named_and_nothing_left(store, run, tmp_path):
     checkpoint = save_to_store(run, 1, model(), TOKENIZER, TINY)
-    flip_in(store, "gpt@1", "model.h.1.mlp.c_fc.weight")
-    with pytest.raises(errors.DigestMismatch, match=r"h\.1\.mlp\.c_fc\.weight"):
-        export(checkpoint, tmp_path / "package")
+    for name in ("model.h.1.mlp.c_fc.weight", "package.files.tokenizer.json"):
+        flip_in(store, "gpt@1", name)
+        with pytest.raises(errors.DigestMismatch, match=name.removeprefix("model.")):
+            export(checkpoint, tmp_path / "package")
+        flip_in(store, "gpt@1", name)
     assert [path.name for path in tmp_path.iterdir()] == ["store"]
 
 

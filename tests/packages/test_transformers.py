@@ -88,14 +88,6 @@ def test_ours_computes_the_same_with_theirs(tmp_path, variant, max_shard_size):
     assert bits(load_model_mmaped(folder)[0]) == bits(ours)
 
 
-def test_what_holds_no_digests_is_loaded_with_a_warning(tmp_path):
-    folder = _saved_by_transformers(hugging.model(), tmp_path / "theirs")
-    with pytest.warns(errors.NotVerified, match=r"manifest\.json") as caught:
-        loaded, *_ = load_model_folder(folder)
-    assert caught[0].filename == __file__
-    assert f"loaded from {folder}, not verified" in repr(loaded)
-
-
 @pytest.mark.parametrize("tied", [True, False])
 def test_a_model_of_transformers_is_saved_as_a_package(tmp_path, tied):
     theirs = hugging.model(2, tie_word_embeddings=tied)

@@ -1,8 +1,6 @@
 """A package takes the place of a package; what somebody else put into the folder is not touched."""
 
 import os
-import stat
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -98,21 +96,3 @@ def test_without_a_sound_manifest_nothing_is_ours(tmp_path):
     (folder / "manifest.json").unlink()
     (folder / "manifest.json").symlink_to("/dev/zero")
     assert own_files(folder) == own_files(tmp_path / "nowhere") == []
-
-
-def test_the_current_folder_stays(tmp_path, monkeypatch):
-    folder = make_package(tmp_path / "gpt")
-    before = read_tree(folder)
-    monkeypatch.chdir(folder)
-    with pytest.raises(errors.WriteFailed):
-        write_package(_contents(Unread()), ".")
-    assert Path.cwd() == folder
-    assert read_tree(folder) == before
-
-
-def test_files_of_a_package_keep_their_modes(tmp_path):
-    folder = make_package(tmp_path / "gpt")
-    for path in folder.iterdir():
-        path.chmod(0o600)
-    make_package(folder)
-    assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o600}

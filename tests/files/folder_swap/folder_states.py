@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
-from standfast.files.disk import Disk
+from standfast.files.disk import LOCAL, Disk
 from standfast.files.folder_swap.swap import replacing_folder
 from standfast.files.lines import replace_lines
+from tests.files.states import leftovers
 from tests.kit.power import Tree, read_tree, write_tree
 
 LIST = "files.json"
@@ -34,7 +35,7 @@ def in_the_way(name: str) -> bool:
     return name.endswith(".bin")
 
 
-def save(path: Path, disk: Disk) -> None:
+def save(path: Path, disk: Disk = LOCAL) -> None:
     with replacing_folder(path, disk, own_files, in_the_way) as aside:
         for name, content in NEW.items():
             replace_lines(aside / name, [content.removesuffix(b"\n")], disk)
@@ -54,6 +55,11 @@ def is_old(path: Path) -> bool:
 
 def is_new(path: Path, was_there: bool = True) -> bool:
     return read_tree(path) == (NEW | OTHERS if was_there else NEW)
+
+
+def is_new_alone(path: Path, was_there: bool = True) -> bool:
+    """The new folder, with nothing left beside it."""
+    return is_new(path, was_there) and leftovers(path) == []
 
 
 class PlainDisk(Disk):

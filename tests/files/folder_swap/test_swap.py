@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from standfast import errors
-from standfast.errors import AlreadyExists, MissingFile, UnreadableFile, WriteFailed
 from standfast.files.atomic import aside_prefix
 from standfast.files.disk import LOCAL, Disk
 from standfast.files.folder_swap.leftovers import NEW as NEW_SUFFIX
@@ -30,12 +29,13 @@ from tests.files.folder_swap.folder_states import (
     PlainDisk,
     in_the_way,
     is_new,
+    is_new_alone,
     is_old,
     own_files,
     prepare,
     save,
 )
-from tests.files.states import leftovers
+from tests.files.states import failing, leftovers
 from tests.kit.disk_faults import FaultyDisk, raising
 from tests.kit.power import (
     LoggingDisk,
@@ -57,44 +57,47 @@ def test_a_folder_is_made_where_nothing_is_or_an_empty_one(tmp_path):
         path.parent.mkdir()
         if name == "empty":
             path.mkdir(mode=0o700)
-        save(path, LOCAL)
-        assert is_new(path, was_there=False)
-        assert leftovers(path) == []
+        save(path)
+        assert is_new_alone(path, was_there=False)
     assert stat.S_IMODE(path.stat().st_mode) == 0o700
 
 
-def test_if_the_body_raises_all_is_as_it_was(tmp_path):
-    def fail(aside: Path, error: BaseException) -> None:
+@pytest.mark.parametrize(
+    ("error", "expected", "named"),
+    [
+        (lambda aside: KeyError("injected"), KeyError, "injected"),
+        (lambda at: errors.UnreadableFile(5, f"{at}/a"), errors.UnreadableFile, "model/a"),
+        (lambda aside: OSError(errno.ENOSPC, "No space left"), errors.WriteFailed, "model"),
+    ],
+)
+def test_if_the_body_raises_all_is_as_it_was(error, expected, named, tmp_path):
+    def fail(aside: Path) -> None:
         (aside / "config.json").write_bytes(b"half")
-        raise error
+        raise error(aside)
 
     path = prepare(tmp_path / "model")
-    for error, expected, named in (
-        (lambda aside: KeyError("injected"), KeyError, "injected"),
-        (lambda aside: UnreadableFile(5, f"{aside}/config.json"), UnreadableFile, f"{path}/config"),
-        (lambda aside: OSError(errno.ENOSPC, "No space left"), WriteFailed, str(path)),
+    with (
+        pytest.raises(expected, match=named) as caught,
+        replacing_folder(path, LOCAL, own_files) as aside,
     ):
-        with (
-            pytest.raises(expected, match=named),
-            replacing_folder(path, LOCAL, own_files) as aside,
-        ):
-            fail(aside, error(aside))
-        assert is_old(path)
-        assert leftovers(path) == []
+        fail(aside)
+    assert aside.name not in str(caught.value)
+    assert is_old(path)
+    assert leftovers(path) == []
 
 
 def test_places_where_no_folder_can_be_written_are_named(tmp_path, seams):
-    with pytest.raises(MissingFile, match="/nowhere"):
-        save(tmp_path / "nowhere" / "model", LOCAL)
+    with pytest.raises(errors.MissingFile, match="/nowhere"):
+        save(tmp_path / "nowhere" / "model")
     (tmp_path / "file").write_bytes(b"")
     (tmp_path / "loop").symlink_to("loop")
     for place in (tmp_path / "file", tmp_path / "loop", Path("a\0b"), Path("/")):
-        with pytest.raises(WriteFailed, match=place.name[:1] or "/"):
-            save(place, LOCAL)
+        with pytest.raises(errors.WriteFailed, match=place.name[:1] or "/"):
+            save(place)
     path = prepare(tmp_path / "model")
     seams.system(os, access=lambda access, path, mode: False)
-    with pytest.raises(WriteFailed, match="model"):
-        save(path, LOCAL)
+    with pytest.raises(errors.WriteFailed, match="model"):
+        save(path)
     assert is_old(path)
     assert sorted(leftovers(path)) == ["file", "loop"]
 
@@ -110,22 +113,20 @@ def test_a_save_that_fails_leaves_the_old_folder_or_the_new_one(fault, is_there,
     for at in range(1, 200):
         path = prepare(tmp_path / str(at) / "model", is_there)
         faulty = kind(at, raising(fault))
-        caught: BaseException | None = None
         try:
             save(path, faulty)
-        except (WriteFailed, KeyboardInterrupt) as error:
-            caught = error
-        if faulty.struck is None:
-            assert caught is None
-            break
-        struck.add(faulty.struck)
-        assert (is_new(path, is_there) or is_old(path)) if path.exists() else not is_there
-        if caught is None:  # nothing but cleaning up can fail without a word
+        except (errors.WriteFailed, KeyboardInterrupt):
+            assert faulty.struck
+            assert (is_new(path, is_there) or is_old(path)) if path.exists() else not is_there
+        else:
             assert is_new(path, is_there)
-            assert faulty.struck in ("remove", "remove_folder", "sync_folder"), faulty.struck
-        save(path, LOCAL)
-        assert is_new(path, is_there)
-        assert leftovers(path) == []
+            if faulty.struck is None:
+                break
+            # Nothing but cleaning up can fail without a word.
+            assert faulty.struck in ("remove", "remove_folder", "sync_folder")
+        struck.add(faulty.struck)
+        save(path)
+        assert is_new_alone(path, is_there)
     expected = {"abandoned_folders", "make_folder", "lock_folder", "create", "write", "sync"}
     expected |= {"rename", "sync_folder", "close"}
     if is_there:
@@ -136,7 +137,7 @@ def test_a_save_that_fails_leaves_the_old_folder_or_the_new_one(fault, is_there,
 @pytest.mark.parametrize("disk", DISKS)
 def test_a_save_killed_anywhere_leaves_the_old_folder_or_the_new_one(disk, tmp_path):
     child = [sys.executable, "-m", "tests.files.killed", str(tmp_path), disk]
-    done = subprocess.run(child, check=False, capture_output=True, text=True)
+    done = subprocess.run(child, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     *killed, last = map(int, done.stdout.split())
     assert set(killed) == {-9}
@@ -150,8 +151,7 @@ def test_a_save_killed_anywhere_leaves_the_old_folder_or_the_new_one(disk, tmp_p
             missing += 1
         orphans += len(leftovers(path))
         save(path, DISKS[disk]())
-        assert is_new(path)
-        assert leftovers(path) == []
+        assert is_new_alone(path)
     assert orphans > 10, "no kill left anything behind: were they early enough?"
     # Between two renames nothing is there, and the next save has put it back.
     assert missing == (disk == "two renames")
@@ -159,37 +159,28 @@ def test_a_save_killed_anywhere_leaves_the_old_folder_or_the_new_one(disk, tmp_p
 
 def test_only_abandoned_folders_of_this_path_are_cleaned_away(tmp_path):
     path = prepare(tmp_path / "model")
-    leftover = tmp_path / f"{PREFIX}00000000{NEW_SUFFIX}"
-    others = [
-        f".0123456789abcdef.00000000{NEW_SUFFIX}",
-        f".0123456789abcdef.00000000{OLD_SUFFIX}",
-        f"{PREFIX}00000000.standfast",
-        "model.new",
-    ]
-    for name in [leftover.name, *others]:
+    leftover = f"{PREFIX}00000000{NEW_SUFFIX}"
+    others = [f".0123456789abcdef.00000000{suffix}" for suffix in (NEW_SUFFIX, OLD_SUFFIX)]
+    others += [f"{PREFIX}00000000.standfast", "model.new"]
+    for name in [leftover, *others]:
         write_tree({"config.json": b"half", "README.md": b"half"}, tmp_path / name)
-    (tmp_path / f"{PREFIX}11111111{NEW_SUFFIX}").write_bytes(b"a file")
-    (tmp_path / f"{PREFIX}22222222{NEW_SUFFIX}").symlink_to(path)
-    save(path, LOCAL)
-    assert not leftover.exists()
+    file, link = (f"{PREFIX}{digit * 8}{NEW_SUFFIX}" for digit in "12")
+    (tmp_path / file).write_bytes(b"a file")
+    (tmp_path / link).symlink_to(path)
+    save(path)
     assert is_new(path)
-    kept = [*others, f"{PREFIX}11111111{NEW_SUFFIX}", f"{PREFIX}22222222{NEW_SUFFIX}"]
-    assert sorted(leftovers(path)) == sorted(kept)
+    assert sorted(leftovers(path)) == sorted([*others, file, link])
     assert all(len(os.listdir(tmp_path / name)) == 2 for name in others)
 
 
 def test_a_file_that_is_in_an_old_folder_alone_is_never_removed(tmp_path):
     path = prepare(tmp_path / "model")
     leftover = tmp_path / f"{PREFIX}00000000{OLD_SUFFIX}"
-    write_tree(OLD | OTHERS | {"only.txt": b"here", "folder/file": b"x"}, leftover)
-    (leftover / "notes.txt").write_bytes(b"another version")
-    save(path, LOCAL)
+    only = {"only.txt": b"here", "notes.txt": b"another version", "folder/file": b"x"}
+    write_tree(OLD | OTHERS | only, leftover)
+    save(path)
     assert is_new(path)
-    assert read_tree(leftover) == {
-        "only.txt": b"here",
-        "notes.txt": b"another version",
-        "folder/file": b"x",
-    }
+    assert read_tree(leftover) == only
 
 
 @pytest.mark.parametrize("there", [None, {}, OTHERS], ids=["nothing", "empty", "others"])
@@ -206,9 +197,8 @@ def test_a_folder_that_was_left_aside_is_put_back(there, tmp_path):
     if there:
         assert read_tree(path) == OTHERS
     else:
-        save(path, LOCAL)
-        assert is_new(path)
-        assert leftovers(path) == []
+        save(path)
+        assert is_new_alone(path)
 
 
 def test_without_a_durable_exchange_the_old_folder_stays(tmp_path, seams):
@@ -218,13 +208,13 @@ def test_without_a_durable_exchange_the_old_folder_stays(tmp_path, seams):
         if folder == tmp_path:
             raise OSError(errno.EIO, "Input/output error")
 
-    with pytest.raises(WriteFailed) as caught:
+    with pytest.raises(errors.WriteFailed) as caught:
         save(path, seams.disk(Disk(), sync_folder=sync_folder))
     assert caught.value.errno == errno.EIO
     assert is_new(path)
     (left,) = leftovers(path)
     assert is_old(tmp_path / left)
-    save(path, LOCAL)
+    save(path)
     assert leftovers(path) == []
 
 
@@ -232,7 +222,7 @@ def test_a_folder_that_a_living_process_writes_is_not_cleaned_away(tmp_path):
     path = prepare(tmp_path / "model")
     with replacing_folder(path, LOCAL, own_files) as aside:
         (aside / "first.json").write_bytes(b"1")
-        save(path, LOCAL)
+        save(path)
         assert is_new(path)
         assert leftovers(path) == [aside.name]
     assert read_tree(path) == OTHERS | {"first.json": b"1"}  # the last one to finish
@@ -241,41 +231,43 @@ def test_a_folder_that_a_living_process_writes_is_not_cleaned_away(tmp_path):
 
 def test_a_folder_that_a_cleaner_takes_away_is_made_again(tmp_path, seams):
     path = prepare(tmp_path / "model")
-    taken: list[Path] = []
+    turns = iter([Path.rmdir])
 
     def lock_folder(lock: Any, path: Path) -> int:
-        if not taken:
-            taken.append(path)
-            path.rmdir()
+        for taken in turns:
+            taken(path)
         return int(lock(path))
 
     save(path, seams.disk(lock_folder=lock_folder))
-    assert taken
-    assert is_new(path)
-    assert leftovers(path) == []
+    assert next(turns, None) is None
+    assert is_new_alone(path)
+
+
+def before_exchange(seams: Seams, act: Callable[[], object], disk: Disk | None = None) -> Disk:
+    """A disk on which something happens just before the folders are exchanged."""
+
+    def exchange(call: Any, source: Path, target: Path) -> None:
+        act()
+        call(source, target)
+
+    return seams.disk(disk, exchange=exchange)
 
 
 @pytest.mark.parametrize("kind", DISKS)
 def test_files_that_come_late_are_brought_over(kind, tmp_path, seams):
     path = prepare(tmp_path / "model")
-
-    def exchange(call: Any, source: Path, target: Path) -> None:
-        (path / "late.txt").write_bytes(b"late")
-        (path / "edited").write_bytes(b"edited")
-        (path / "edited").rename(path / "notes.txt")
-        call(source, target)
-
-    save(path, seams.disk(DISKS[kind](), exchange=exchange))
-    assert read_tree(path) == NEW | OTHERS | {"late.txt": b"late", "notes.txt": b"edited"}
+    late = {"late.txt": b"late", "notes.txt": b"edited"}
+    save(path, before_exchange(seams, lambda: write_tree(late, path), DISKS[kind]()))
+    assert read_tree(path) == NEW | OTHERS | late
     assert leftovers(path) == []
 
 
 def test_threads_that_replace_one_folder_at_once_leave_one_whole_folder(tmp_path):
     path = prepare(tmp_path / "model")
     with ThreadPoolExecutor(3) as pool:
-        list(pool.map(lambda _: [save(path, LOCAL) for _ in range(5)], range(3)))
+        list(pool.map(lambda _: [save(path) for _ in range(5)], range(3)))
     assert is_new(path)
-    save(path, LOCAL)
+    save(path)
     assert leftovers(path) == []
 
 
@@ -284,10 +276,10 @@ def test_a_new_folder_takes_its_place_only_where_nothing_is(tmp_path):
     with making_folder(path, LOCAL) as aside:
         (aside / "any.txt").write_bytes(b"1")
     assert read_tree(path) == {"any.txt": b"1"}
-    with pytest.raises(AlreadyExists), making_folder(path, LOCAL):
+    with pytest.raises(errors.AlreadyExists), making_folder(path, LOCAL):
         pytest.fail("it was begun")
     late = tmp_path / "late"
-    with pytest.raises(AlreadyExists), making_folder(late, LOCAL):
+    with pytest.raises(errors.AlreadyExists), making_folder(late, LOCAL):
         write_tree(OLD, late)
     assert read_tree(late) == OLD
     assert sorted(leftovers(path)) == ["late"]
@@ -299,12 +291,8 @@ def test_a_copy_is_made_only_where_a_link_cannot_be(tmp_path, seams):
     (path / "big.dat").write_bytes(big)
     save(path, PlainDisk())
     assert (path / "big.dat").read_bytes() == big
-
-    def full(link: Any, source: Path, target: Path) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    with pytest.raises(WriteFailed) as caught:
-        save(path, seams.disk(Disk(), link=full))
+    with pytest.raises(errors.WriteFailed) as caught:
+        save(path, seams.disk(Disk(), link=failing(errno.ENOSPC)))
     assert caught.value.errno == errno.ENOSPC
     assert leftovers(path) == []
 
@@ -325,7 +313,7 @@ def test_what_is_not_a_file_is_refused_and_stays(name, when, tmp_path):
     if when == "before":
         begun(path / name)
         begun = pytest.fail
-    with pytest.raises(AlreadyExists, match=name), replacing_folder(path, LOCAL, own_files):
+    with pytest.raises(errors.AlreadyExists, match=name), replacing_folder(path, LOCAL, own_files):
         begun(path / name)
     assert len(os.listdir(path)) == len(OLD | OTHERS) + 1
     assert leftovers(path) == []
@@ -334,7 +322,7 @@ def test_what_is_not_a_file_is_refused_and_stays(name, when, tmp_path):
 class Save:
     """A save of NEW, logged."""
 
-    def __init__(self, folder: Path, is_there: bool) -> None:
+    def __init__(self, folder: Path, is_there: bool = True) -> None:
         path = prepare(folder / "model", is_there)
         self.before = read_tree(folder)
         self.states = [NEW | OTHERS, OLD | OTHERS] if is_there else [NEW, {}]
@@ -355,38 +343,20 @@ def _model(tree: Tree) -> Tree:
     return {name: content for name, content in below.items() if name}
 
 
-@pytest.fixture(params=[True, False], ids=["over a folder", "as a new folder"])
-def logged(request: pytest.FixtureRequest, tmp_path: Path) -> Save:
-    return Save(tmp_path, request.param)
-
-
-def test_a_power_cut_at_any_moment_leaves_the_old_folder_or_the_new_one(logged):
+@pytest.mark.parametrize("is_there", [True, False], ids=["over a folder", "as a new folder"])
+def test_a_power_cut_at_any_moment_leaves_the_old_folder_or_the_new_one(is_there, tmp_path):
+    logged = Save(tmp_path, is_there)
     assert logged.violations(logged.log) == 0
 
 
-def _last(log: list[Operation], *kinds: str) -> int:
-    return max(i for i, operation in enumerate(log) if operation.kind in kinds)
-
-
-def test_the_new_folder_is_synced_between_the_last_link_and_the_exchange(tmp_path):
-    logged = Save(tmp_path, is_there=True)
-    exchange = _last(logged.log, "exchange")
-    sync = max(i for i in range(exchange) if logged.log[i].kind == "sync_folder")
-    assert _last(logged.log, "link") < sync
-    assert logged.violations(logged.log[:sync] + logged.log[sync + 1 :]) > 0
-
-
-def test_the_folder_above_is_synced_before_the_old_one_is_removed(tmp_path):
-    logged = Save(tmp_path, is_there=True)
-    (sync,) = (
-        i
-        for i, operation in enumerate(logged.log)
-        if (operation.kind, operation.name) == ("sync_folder", "")
-    )
-    assert _last(logged.log, "exchange") < sync
-    assert "remove" not in [operation.kind for operation in logged.log[:sync]]
-    moved = [*logged.log[:sync], *logged.log[sync + 1 :], logged.log[sync]]
-    assert logged.violations(moved) > 0
+def test_without_one_of_the_syncs_a_power_cut_would_break_the_folder(tmp_path):
+    logged = Save(tmp_path)
+    log, kinds = logged.log, [(each.kind, each.name) for each in logged.log]
+    above = kinds.index(("sync_folder", ""))
+    exchange = [kind for kind, _ in kinds].index("exchange")
+    new = max(i for i in range(exchange) if kinds[i][0] == "sync_folder")
+    assert logged.violations([*log[:new], *log[new + 1 :]]) > 0
+    assert logged.violations([*log[:above], *log[above + 1 :], log[above]]) > 0
 
 
 def test_a_file_that_is_not_ours_is_not_overwritten(tmp_path):
@@ -411,26 +381,24 @@ def test_what_is_ours_is_told_by_the_folder_and_not_by_names(tmp_path):
     path = tmp_path / "model"
     theirs = {"gone.json": b"mine", "other.json": b"mine"}
     write_tree(theirs, path)
-    save(path, LOCAL)
+    save(path)
     assert read_tree(path) == NEW | theirs
     shutil.rmtree(path)
     prepare(path)  # with a list of files that cannot be
     (path / LIST).write_bytes(b"config.json model.bin gone.json nul\0nul .. . nowhere\n")
-    save(path, LOCAL)
-    assert is_new(path)
-    assert leftovers(path) == []
+    save(path)
+    assert is_new_alone(path)
 
 
 def test_a_folder_that_is_exchanged_while_it_is_listed_is_listed_again(tmp_path):
     path = prepare(tmp_path / "model")
     (path / LIST).write_bytes(b"config.json model.bin gone.json old.bin\n")
     (path / "old.bin").write_bytes(b"only of the old one")
-    asked: list[Path] = []
+    turns = iter([save])
 
     def own_files_a_moment_later(folder: Path) -> list[str]:
-        asked.append(folder)
-        if len(asked) == 1:
-            save(path, LOCAL)
+        for meanwhile in turns:
+            meanwhile(path)
         return own_files(folder)
 
     with replacing_folder(path, LOCAL, own_files_a_moment_later, in_the_way) as aside:
@@ -450,39 +418,34 @@ def test_the_current_folder_is_not_replaced(below, is_empty, tmp_path, monkeypat
     monkeypatch.chdir(path / below)
     for name in (".", path):
         with pytest.raises(errors.WriteFailed, match="model"):
-            save(Path(name) if not below else path, LOCAL)
+            save(Path(name) if not below else path)
     assert Path.cwd() == path / below
     assert read_tree(path) == before
     assert leftovers(path) == []
     shutil.rmtree(path)  # a program whose folder is gone can save
-    save(path, LOCAL)
+    save(path)
     assert is_new(path, was_there=False)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs a folder that is a mount")
 def test_a_mount_is_found_before_anything_is_written():
     with pytest.raises(errors.WriteFailed, match="/proc"):
-        save(Path("/proc"), LOCAL)
+        save(Path("/proc"))
 
 
 @pytest.mark.parametrize("code", [errno.EXDEV, errno.EBUSY])
 @pytest.mark.parametrize("kind", DISKS)
-def test_a_folder_that_cannot_be_moved_stays_and_the_error_says_what_it_is(
-    kind, code, tmp_path, seams
-):
+def test_a_folder_that_cannot_be_moved_stays_and_is_named(kind, code, tmp_path, seams):
     path = prepare(tmp_path / "model")
-
-    def exchange(call: Any, source: Path, target: Path) -> None:
-        if kind == "exchange":
-            raise OSError(code, os.strerror(code))
-        call(source, target)
 
     def rename(call: Any, source: Path, target: Path) -> None:
         if source == path:
             raise OSError(code, os.strerror(code))
         call(source, target)
 
-    disk = seams.disk(DISKS[kind](), exchange=exchange, rename=rename)
+    disk = seams.disk(DISKS[kind](), rename=rename)
+    if kind == "exchange":
+        seams.disk(exchange=failing(code))
     with pytest.raises(errors.WriteFailed, match="container") as caught:
         save(path, disk)
     assert caught.value.errno == code
@@ -527,8 +490,7 @@ def test_a_save_tries_again_if_another_took_the_place(tmp_path, seams):
     for number, act in enumerate(acts):
         path = prepare(tmp_path / str(number) / "model")
         save(path, crowded(seams, path, 3, act))
-        assert is_new(path)
-        assert leftovers(path) == []
+        assert is_new_alone(path)
     path = prepare(tmp_path / "never" / "model")
     with pytest.raises(errors.WriteFailed, match="model"):
         save(path, crowded(seams, path, 1000, acts[0]))
@@ -540,13 +502,8 @@ def test_a_save_tries_again_if_another_took_the_place(tmp_path, seams):
 
 def test_a_folder_that_is_moved_away_is_waited_for(tmp_path, seams):
     path = prepare(tmp_path / "model")
-
-    def exchange(call: Any, source: Path, target: Path) -> None:
-        if target.exists() and not (tmp_path / "elsewhere").exists():
-            target.rename(tmp_path / "elsewhere")
-        call(source, target)
-
-    save(path, seams.disk(exchange=exchange))
+    elsewhere = tmp_path / "elsewhere"
+    save(path, before_exchange(seams, lambda: elsewhere.exists() or path.rename(elsewhere)))
     assert is_new(path)
     assert leftovers(path) == ["elsewhere"]
 
@@ -556,22 +513,14 @@ def test_a_late_file_in_the_way_is_left_aside(tmp_path, seams):
     (path / LIST).write_bytes(b"model.bin gone.json\n")
     (path / "config.json").unlink()
     late = {"late.bin": b"late", "config.json": b"late, of a name that was written"}
-
-    def exchange(call: Any, source: Path, target: Path) -> None:
-        write_tree(late, path)
-        call(source, target)
-
-    save(path, seams.disk(exchange=exchange))
+    save(path, before_exchange(seams, lambda: write_tree(late, path)))
     assert is_new(path)
     (left,) = leftovers(path)
     assert read_tree(tmp_path / left) == late
 
 
 def test_what_tells_which_files_are_ours_is_removed_last(tmp_path):
-    path = prepare(tmp_path / "model")
-    disk = LoggingDisk(tmp_path)
-    save(path, disk)
-    *_, sync, last, folder = disk.log
+    *_, sync, last, folder = Save(tmp_path).log
     assert (sync.kind, last.kind, folder.kind) == ("sync_folder", "remove", "remove")
     assert last.name == f"{sync.name}/{LIST}"
     assert folder.name == sync.name
@@ -595,11 +544,8 @@ def test_files_in_a_new_folder_have_their_names_at_once(tmp_path, seams):
 
 
 def test_a_file_that_fails_in_a_new_folder_is_not_there(tmp_path, seams):
-    def full(write: Any, *_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
     with replacing_folder(tmp_path / "model", LOCAL, own_files) as aside:
-        disk = seams.disk(Disk(), write=full)
+        disk = seams.disk(Disk(), write=failing(errno.ENOSPC))
         with pytest.raises(errors.WriteFailed) as caught:
             replace_bytes(aside / "a.json", b"a", disk)
         assert caught.value.errno == errno.ENOSPC

@@ -36,12 +36,10 @@ def on(device: LateDevice, count: int, seed: int = 0) -> DeviceSource:
 
 
 def bytes_of(sources: list[Source]) -> list[bytes]:
-    found = []
-    for each in sources:
-        data = np.empty(each.spec.nbytes, np.uint8)
+    found = [np.empty(each.spec.nbytes, np.uint8) for each in sources]
+    for each, data in zip(sources, found, strict=True):
         each.copy_to(data, 0)
-        found.append(data.tobytes())
-    return found
+    return [data.tobytes() for data in found]
 
 
 def released_later(device: LateDevice, seconds: float = 0.2) -> threading.Timer:
@@ -116,6 +114,8 @@ def test_a_device_of_which_nothing_is_overlapped_comes_first(memory):
     timer.join()
     under.wait()
     assert bytes_of(copies) == before
+    assert not under._begun  # nothing of the state is kept
+    assert not under._sources
 
 
 def test_without_an_overlap_all_is_copied_before_it_goes_on(memory):
@@ -185,10 +185,3 @@ def test_what_was_pinned_is_let_go_if_closed_meanwhile(memory, seams):
         assert pinning.exception() is not None
     assert len(parts) < 256
     assert device.pinned == {}
-
-
-def test_nothing_of_the_state_is_kept_once_it_is_copied(memory):
-    _, under = memory.begin([on(LateDevice(), LARGE)], {0})
-    under.wait()
-    assert not under._begun
-    assert not under._sources

@@ -46,7 +46,7 @@ def tensors() -> list[np.ndarray[Any, Any]]:
     ]
 
 
-def sources(arrays: list[np.ndarray[Any, Any]]) -> list[Source]:
+def sources(*arrays: np.ndarray[Any, Any]) -> list[Source]:
     return [source_of(array) for array in arrays]
 
 
@@ -54,7 +54,7 @@ def content(copies: list[Source]) -> list[bytes]:
     return [memory.tobytes() for copy in copies if (memory := copy.contiguous()) is not None]
 
 
-def little(arrays: list[np.ndarray[Any, Any]]) -> list[bytes]:
+def little(*arrays: np.ndarray[Any, Any]) -> list[bytes]:
     return [array.astype(array.dtype.newbyteorder("<")).tobytes() for array in arrays]
 
 
@@ -93,9 +93,9 @@ class Slow:
 def test_copies_stay_when_the_tensors_change(staging, count, seams):
     processors(seams, count)
     arrays = tensors()
-    expected = little(arrays)
-    copies = staging.stage(sources(arrays))
-    assert [copy.spec for copy in copies] == [source.spec for source in sources(arrays)]
+    expected = little(*arrays)
+    copies = staging.stage(sources(*arrays))
+    assert [copy.spec for copy in copies] == [source.spec for source in sources(*arrays)]
     for array in arrays:
         array[...] = 0
     assert content(copies) == expected
@@ -111,8 +111,8 @@ def test_another_process_sees_the_same_after_growing_too(staging):
     arrays = tensors()
     staged = Staged(os.dup(staging.fileno()))
     for some in (arrays[:1], arrays):
-        staging.stage(sources(some))
-        assert content([*staged.copies([s.spec for s in sources(some)])]) == little(some)
+        staging.stage(sources(*some))
+        assert content([*staged.copies([s.spec for s in sources(*some)])]) == little(*some)
 
 
 def test_memory_is_touched_by_reserve_and_kept(staging, seams):
@@ -120,12 +120,9 @@ def test_memory_is_touched_by_reserve_and_kept(staging, seams):
         if not kernel_helps:
             seams.system(mapping._libc, madvise=refusing(errno.EINVAL))
         start = staging.size
-        staging.reserve(start + 4 * MIB)
-        assert staging.size == touched(staging) == start + 4 * MIB
-        staging.reserve(start + 8 * MIB - 5)
-        assert staging.size == touched(staging) == start + 8 * MIB
-        staging.reserve(MIB)
-        assert staging.size == touched(staging) == start + 8 * MIB
+        for asked, has in ((start + 4 * MIB, 4), (start + 8 * MIB - 5, 8), (MIB, 8)):
+            staging.reserve(asked)
+            assert staging.size == touched(staging) == start + has * MIB
 
 
 def test_without_more_memory_the_old_is_kept(staging, seams):
@@ -135,7 +132,7 @@ def test_without_more_memory_the_old_is_kept(staging, seams):
         staging.reserve(2 * MIB)
     assert caught.value.errno == errno.ENOMEM
     assert staging.size == os.fstat(staging.fileno()).st_size == MIB
-    assert content(staging.stage(sources([np.ones(100)]))) == little([np.ones(100)])
+    assert content(staging.stage(sources(np.ones(100)))) == little(np.ones(100))
 
 
 def test_close_ends_a_reserve_that_goes_on(staging, seams):
@@ -203,7 +200,7 @@ def test_an_error_waits_for_all_threads(staging, where, seams):
     with pytest.raises(KeyboardInterrupt):
         staging.stage([Slow(16 * MIB, during) for _ in range(8)])
     assert not reading
-    assert content(staging.stage(sources([np.arange(9)]))) == little([np.arange(9)])
+    assert content(staging.stage(sources(np.arange(9)))) == little(np.arange(9))
 
 
 def test_ctrl_c_waits_for_a_thread_all_the_same(staging, seams):
@@ -230,7 +227,7 @@ def test_ctrl_c_waits_for_a_thread_all_the_same(staging, seams):
 
 
 def test_a_forked_child_lets_go_of_it(staging):
-    staging.stage(sources([np.ones(1000)]))
+    staging.stage(sources(np.ones(1000)))
     fd = staging.fileno()
     child = os.fork()
     if not child:
@@ -241,11 +238,11 @@ def test_a_forked_child_lets_go_of_it(staging):
             os._exit(0 if staging.size == 0 else 2)
         os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert content(staging.stage(sources([np.ones(10)]))) == little([np.ones(10)])
+    assert content(staging.stage(sources(np.ones(10)))) == little(np.ones(10))
 
 
 def test_a_hundred_saves_take_no_more_memory_than_one(staging):
-    some = sources([np.ones(1000), np.ones(50_000)])
+    some = sources(np.ones(1000), np.ones(50_000))
     file = os.fstat(staging.fileno()).st_ino
     staging.stage(some)
     before = staging.size, touched(staging), mappings(file)
@@ -265,42 +262,40 @@ def system(tmp_path: Path, seams: Seams) -> Path:
     return tmp_path
 
 
-def limit(system: Path, group: str, most: str, used: int, names: tuple[str, str]) -> None:
-    folder = system / "groups" / group
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / names[0]).write_text(f"{most}\n")
-    (folder / names[1]).write_text(f"{used}\n")
+LIMITS = [
+    ("0::/\n", {".": ("5000", 2000)}, 3000),
+    (
+        "0::/slurm/job_7/step_0\n",
+        {"slurm": ("max", 90), "slurm/job_7": ("7000", 3000), "slurm/job_7/step_0": ("max", 10)},
+        4000,
+    ),
+    (
+        "5:cpu,cpuacct:/x\n9:memory:/docker/a\n0::/\n",
+        {"memory/docker/a": ("6000", 1000), "memory": (str((1 << 63) - 4096), 10)},
+        5000,
+    ),
+    ("nonsense\n0::\n:::\n", {".": ("many", 2)}, 9000 << 10),
+]
 
 
-NEW = ("memory.max", "memory.current")
-OLD = ("memory.limit_in_bytes", "memory.usage_in_bytes")
+@pytest.mark.parametrize(
+    ("groups", "limits", "expected"),
+    LIMITS,
+    ids=["container", "job of a scheduler", "older kernel", "nonsense"],
+)
+def test_the_least_that_a_group_may_still_take_is_free(system, groups, limits, expected):
+    (system / "cgroup").write_text(groups)
+    of_old = "memory" in limits
+    names = ("limit_in_bytes", "usage_in_bytes") if of_old else ("max", "current")
+    for group, values in limits.items():
+        folder = system / "groups" / group
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, value in zip(names, values, strict=True):
+            (folder / f"memory.{name}").write_text(f"{value}\n")
+    assert available() == expected
 
 
 def test_without_groups_the_machine_counts(system):
     assert available() == 9000 << 10
-    (system / "cgroup").write_text("nonsense\n0::\n:::\n")
-    limit(system, "", "many", 2, NEW)
-    assert available() == 9000 << 10
     (system / "meminfo").unlink()
     assert available() is None
-
-
-def test_a_container_has_what_its_root_has(system):
-    (system / "cgroup").write_text("0::/\n")
-    limit(system, "", "5000", 2000, NEW)
-    assert available() == 3000
-
-
-def test_a_job_of_a_scheduler_has_what_the_least_of_its_groups_has(system):
-    (system / "cgroup").write_text("0::/slurm/job_7/step_0\n")
-    limit(system, "slurm", "max", 90, NEW)
-    limit(system, "slurm/job_7", "7000", 3000, NEW)
-    limit(system, "slurm/job_7/step_0", "max", 10, NEW)
-    assert available() == 4000
-
-
-def test_groups_of_older_kernels_count_too(system):
-    (system / "cgroup").write_text("5:cpu,cpuacct:/x\n9:memory:/docker/a\n0::/\n")
-    limit(system, "memory/docker/a", "6000", 1000, OLD)
-    limit(system, "memory", str((1 << 63) - 4096), 10, OLD)
-    assert available() == 5000

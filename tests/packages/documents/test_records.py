@@ -173,7 +173,7 @@ FOREIGN: list[tuple[Any, dict[str, Any]]] = [
 ]
 
 
-def test_what_a_file_lacks_or_has_as_null_is_not_made_up():
+def test_what_a_file_lacks_or_has_as_null_is_not_made_up_and_written_once_it_is_set():
     nothing = GenerationInfo(creation_date="", libraries={})
     assert GenerationInfo.of_dict({}) == nothing
     assert GenerationInfo.of_dict({}).libraries is not GenerationInfo.of_dict({}).libraries
@@ -183,18 +183,12 @@ def test_what_a_file_lacks_or_has_as_null_is_not_made_up():
     assert found.metadata == DatasetMetadata(creation_date="")
     assert type(found.samples[0].tokens) is int
     assert type(found.samples[0].changed(tokens=5).as_dict()["tokens"]) is int
-
-
-def test_a_field_that_a_file_lacks_is_written_once_it_is_set():
     info = GenerationInfo.of_dict({"prompt": None, "training_params": {"epochs": 3.0}})
-    params = info.training_params.changed(epochs=4, steps=10)
-    other = info.changed(prompt="recipes", training_params=params, quantization={"scheme": "int8"})
+    params = {"epochs": 4, "steps": 10}
+    changes: dict[str, Any] = {"prompt": "recipes", "quantization": {"scheme": "int8"}}
+    other = info.changed(training_params=info.training_params.changed(**params), **changes)
     assert info.quantization is None
-    assert other.as_dict() == {
-        "prompt": "recipes",
-        "training_params": {"epochs": 4, "steps": 10},
-        "quantization": {"scheme": "int8"},
-    }
+    assert other.as_dict() == {"training_params": params, **changes}
 
 
 REST = '{"metadata": {}, "samples": [{"text": "a", "x": '
