@@ -101,7 +101,6 @@ def test_parents_lead_back_through_the_history(store):
     run = _saved(store, "a", 10, 20, 5)
     third = run.checkpoint(5)
     assert third.parent == run.checkpoint(20)
-    assert third.parent is not None
     assert third.parent.parent == run.checkpoint(10)
     assert run.checkpoint(10).parent is None
     run.delete(20)

@@ -317,7 +317,7 @@ def test_a_checkpoint_says_what_it_is(run):
 def test_a_step_that_is_none_is_refused(run):
     for step in (-1, 2**53, True, 1.0, "1", None):
         with pytest.raises(errors.BadLabel):
-            run.save(step, {})  # type: ignore[arg-type]
+            run.save(step, {})
     assert run.checkpoints() == []
 
 
@@ -346,7 +346,7 @@ def test_what_would_not_come_back_is_refused_by_its_path(run, state, path):
 def test_a_metric_that_is_no_number_is_refused(run):
     for metrics in ({"x": "high"}, {"x": None}, {"x": [1]}, {1: 1.0}, {"x": torch.zeros(3)}, [1]):
         with pytest.raises(errors.RefusedState):
-            run.save(1, {}, metrics=metrics)  # type: ignore[arg-type]
+            run.save(1, {}, metrics=metrics)
 
 
 def test_a_run_without_checkpoints_has_nothing_to_load(run):
@@ -359,4 +359,4 @@ def test_a_verify_that_is_neither_true_nor_false_is_refused(run):
     run.save(1, {"weight": np.ones(3)})
     for verify in ("require", "", 0, None):
         with pytest.raises(errors.BadOption, match="verify="):
-            run.load(1, verify=verify)  # type: ignore[arg-type]
+            run.load(1, verify=verify)

@@ -7,15 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from standfast import Store
-from standfast.errors import (
-    AmbiguousRef,
-    DamagedFile,
-    FellBack,
-    NotAStore,
-    RefNotFound,
-    StepExists,
-)
+from standfast import Store, errors
 from standfast.files.digests import CHUNK
 from standfast.store.backends.backend import Backend
 from standfast.store.backends.memory import MemoryBackend
@@ -46,7 +38,7 @@ def test_two_backends_in_memory_share_nothing_and_no_disk():
     run.save(1, {"number": 1})
     Store(second).run("a").save(2, {"number": 2})
     assert (run.load(), len(run.checkpoints())) == ({"number": 1}, 1)
-    with first.lock("x"), second.lock("x"):  # type: ignore[union-attr]
+    with first.lock("x"), second.lock("x"):
         assert first.path("models") is None
         assert (first.cache, first.free()) == (None, None)
 
@@ -97,7 +89,7 @@ def test_states_come_back(store):
 
 
 def test_references_mean_the_same(store):
-    with pytest.raises(NotAStore):
+    with pytest.raises(errors.NotAStore):
         store.resolve("latest")
     a, b = store.run("a"), store.run("b")
     for step in (1, 2):
@@ -109,11 +101,11 @@ def test_references_mean_the_same(store):
         assert each.resolve("a").step == 2
         assert each.resolve(f"{a.hash}@1").notes[0].text == "text"
         assert each.resolve("paper").ref == f"{b.hash}@7"
-        with pytest.raises(RefNotFound):
+        with pytest.raises(errors.RefNotFound):
             each.resolve("nobody")
-    with pytest.raises(AmbiguousRef):
+    with pytest.raises(errors.AmbiguousRef):
         a.checkpoint(1).tag("paper")
-    with pytest.raises(StepExists):
+    with pytest.raises(errors.StepExists):
         a.save(1, {})
     a.save(1, {"step": 11}, replace=True)
     assert _again(store).resolve("a@1").state()["step"] == 11
@@ -149,9 +141,9 @@ def test_damage_is_found_and_mended(store):
     data = bytearray(store.backend.read(path))
     data[-1] ^= 1
     store.backend.replace(path, bytes(data))
-    with pytest.raises(DamagedFile):
+    with pytest.raises(errors.DamagedFile):
         run.load(2)
-    with pytest.warns(FellBack):
+    with pytest.warns(errors.FellBack):
         assert run.load()["n"] == 1
     assert list(examine(store.backend, store.index).restored) == [f"{run.hash}@2"]
     assert run.load()["n"] == 2

@@ -122,7 +122,7 @@ def _write_metrics(store: Store) -> None:
 
 
 def _save(step: int, **options: str | bool) -> Callable[[Store], object]:
-    return lambda store: store.run(name="a").save(step, state(step), **options)  # type: ignore[arg-type]
+    return lambda store: store.run(name="a").save(step, state(step), **options)
 
 
 OPERATIONS: list[Callable[[Store], object]] = [

@@ -195,7 +195,7 @@ def test_of_two_processes_that_create_one_name_one_wins(change, links, tmp_path,
     for number in range(50):
         for racer in racers:
             print(root, change, f"models/{number}", sep="\t", file=racer.stdin, flush=True)
-        told = [racer.stdout.readline().strip() for racer in racers]  # type: ignore[union-attr]
+        told = [racer.stdout.readline().strip() for racer in racers]
         assert sorted(told) == ["lost", "won"]
         assert (root / "models" / str(number)).read_text() == str(told.index("won"))
     assert hidden(root) == []
@@ -279,7 +279,6 @@ def test_a_sweep_removes_what_dead_processes_left_and_nothing_else(backend, root
         (root / RUN / name).write_bytes(b"not ours")
     os.mkfifo(root / RUN / ".01234567.standfast")
     lock = backend.lock("a")
-    assert lock is not None
     assert backend.sweep("") == 0, "the folder of the locks is no leftover"
     assert backend.sweep("models") == 0
     assert backend.sweep(RUN) == 1
@@ -438,7 +437,6 @@ def test_the_cache_is_the_users_own_where_the_store_is_on_a_network(
     on_a_network(seams)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     mine = backend.cache
-    assert mine is not None
     assert mine.parent == tmp_path / "cache" / "standfast"
     assert mine.is_dir()
     assert not (root / ".standfast").exists()
@@ -447,7 +445,6 @@ def test_the_cache_is_the_users_own_where_the_store_is_on_a_network(
     (tmp_path / "other").mkdir()
     assert LocalBackend(tmp_path / "other").cache not in (None, mine)
     lock = backend.lock("a")
-    assert lock is not None
     assert (root / ".standfast" / "locks" / "a.lock").exists(), "locks lie with the store"
     lock.release()
 
@@ -460,7 +457,6 @@ def test_a_cache_folder_that_is_no_path_gives_way_to_the_home(
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     mine = backend.cache
-    assert mine is not None
     assert mine.parent == tmp_path / "home" / ".cache" / "standfast"
     (tmp_path / "a file").write_bytes(b"")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "a file"))
@@ -473,7 +469,6 @@ def test_a_file_in_the_place_of_the_stores_own_folder_costs_the_cache_and_the_lo
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     backend.create("a", b"x")
     (root / ".standfast").write_bytes(b"somebody's")
-    assert backend.cache is not None
     assert backend.cache.parent == tmp_path / "cache" / "standfast"
     with pytest.raises(WriteFailed, match=r"a\.lock"):
         backend.lock("a")

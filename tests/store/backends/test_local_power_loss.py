@@ -6,13 +6,7 @@ from pathlib import Path
 import pytest
 
 from standfast.store.backends.local import LocalBackend
-from tests.kit.power import (
-    LoggingDisk,
-    Operation,
-    Tree,
-    read_tree,
-    trees_after_power_cut,
-)
+from tests.kit.power import LoggingDisk, Operation, Tree, read_tree, trees_after_power_cut
 from tests.kit.seams import Seams
 from tests.store.backends.backend_suite import RUN, new_file
 

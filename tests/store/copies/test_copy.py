@@ -13,21 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from standfast import Checkpoint, KeepAll, KeepLast, Run, Store
-from standfast.errors import (
-    DamagedFile,
-    DigestMismatch,
-    IndexMismatch,
-    MissingData,
-    NotAStore,
-    NotEnoughSpace,
-    RefNotFound,
-    RunBusy,
-    RunCollision,
-    StandfastError,
-    StepExists,
-    TruncatedFile,
-)
+from standfast import Checkpoint, KeepAll, KeepLast, Run, Store, errors
 from standfast.store.backends.memory import MemoryBackend
 from standfast.store.retention import collection
 from standfast.store.retention.pins import pinned_steps
@@ -192,7 +178,7 @@ def test_another_run_of_the_same_short_hash_is_refused(store, target):
     run = saved(store, 1)
     other = msgspec.structs.replace(run.file, identity={**run.file.identity, "hp": "0" * 64})
     target.backend.create(names.run_file(run.hash), encode(other))
-    with pytest.raises(RunCollision, match=run.hash):
+    with pytest.raises(errors.RunCollision, match=run.hash):
         run.checkpoint().copy_to(target)
     assert data_files(target.open_run(run.hash)) == {}
     assert read_run(target.backend, run.hash) == other
@@ -207,7 +193,7 @@ def test_the_run_file_is_made_from_the_record_if_it_is_lost(store, target):
 
 
 def test_a_root_of_another_program_is_imported_and_not_copied(store, target):
-    with pytest.raises(NotAStore):
+    with pytest.raises(errors.NotAStore):
         Store(WEIGHTSLAB).resolve("latest").copy_to(target)
     assert not Path(target.url).exists()
 
@@ -216,7 +202,7 @@ def test_a_root_of_another_program_is_not_written_to(store, tmp_path):
     foreign = tmp_path / "theirs" / "checkpoints"
     (foreign / "models").mkdir(parents=True)
     (foreign / "manifest.yaml").write_text("experiments: {}\n")
-    with pytest.raises(NotAStore):
+    with pytest.raises(errors.NotAStore):
         saved(store, 1).checkpoint().copy_to(Store(tmp_path / "theirs"))
     assert sorted(path.name for path in foreign.rglob("*")) == ["manifest.yaml", "models"]
 
@@ -263,14 +249,18 @@ def swap(path: Path, run: Run) -> None:
 
 
 Harm = Callable[[Path, Run], object]
-DAMAGE: dict[str, tuple[str, Harm, type[DamagedFile]]] = {
-    "a tensor": ("safetensors", flip_tensor, DigestMismatch),
-    "a tensor of a torch file": ("torch", flip_tensor, DigestMismatch),
-    "a header": ("safetensors", lambda path, run: flip(path, 200), DamagedFile),
-    "the end of a torch file": ("torch", lambda path, run: flip(path), DamagedFile),
-    "another file": ("safetensors", swap, IndexMismatch),
-    "cut": ("safetensors", lambda path, _: overwrite(path, path.read_bytes()[:-1]), TruncatedFile),
-    "deleted": ("safetensors", lambda path, run: path.unlink(), MissingData),
+DAMAGE: dict[str, tuple[str, Harm, type[errors.DamagedFile]]] = {
+    "a tensor": ("safetensors", flip_tensor, errors.DigestMismatch),
+    "a tensor of a torch file": ("torch", flip_tensor, errors.DigestMismatch),
+    "a header": ("safetensors", lambda path, run: flip(path, 200), errors.DamagedFile),
+    "the end of a torch file": ("torch", lambda path, run: flip(path), errors.DamagedFile),
+    "another file": ("safetensors", swap, errors.IndexMismatch),
+    "cut": (
+        "safetensors",
+        lambda path, _: overwrite(path, path.read_bytes()[:-1]),
+        errors.TruncatedFile,
+    ),
+    "deleted": ("safetensors", lambda path, run: path.unlink(), errors.MissingData),
 }
 
 
@@ -296,7 +286,7 @@ def test_a_damaged_record_is_never_copied(store, target):
     run = saved(store, 1)
     checkpoint = run.checkpoint()
     flip(record_path(run, 1), -30)
-    with pytest.raises(DamagedFile, match=r"_step_000001\.json"):
+    with pytest.raises(errors.DamagedFile, match=r"_step_000001\.json"):
         checkpoint.copy_to(target)
 
 
@@ -309,7 +299,7 @@ def test_what_is_damaged_in_the_target_is_copied_again(store, target):
     assert copied.already
     assert copied.nbytes == there.stat().st_size
     flip(there)
-    with pytest.raises(DigestMismatch):
+    with pytest.raises(errors.DigestMismatch):
         run.checkpoint().copy_to(target, check=True)
     assert run.checkpoint().copy_to(target, check=True).nbytes == there.stat().st_size
     assert target.index.damaged_files() == set()
@@ -324,7 +314,7 @@ def test_bytes_of_a_torch_file_that_the_record_does_not_refer_to_are_verified(st
     assert [file.name for file in second.head.files] == [file.name for file in first.head.files]
     start = first.record.starts[list(first.record.names).index("dropped")]
     flip(folder(run) / first.head.files[0].name, int(start))
-    with pytest.raises(DigestMismatch):
+    with pytest.raises(errors.DigestMismatch):
         second.copy_to(target)
 
 
@@ -344,7 +334,7 @@ def test_another_checkpoint_of_the_step_stays(store, new_store):
     run, target = saved(store, 1), new_store()
     theirs = saved(target)
     theirs.save(1, {"step": "theirs"})
-    with pytest.raises(StepExists, match="1"):
+    with pytest.raises(errors.StepExists, match="1"):
         run.checkpoint().copy_to(target)
     assert theirs.load(1) == {"step": "theirs"}
     assert [n for n, _ in target.backend.list(names.run_folder(run.hash), ".safetensors")] == []
@@ -356,7 +346,7 @@ def test_the_same_one_with_fewer_parts_stays_too(store, target):
     run.save(2, state(2))
     run.retain(KeepLast(1) | KeepAll(without="optimizer"))
     assert run.checkpoint(1).head.dropped == ["optimizer"]
-    with pytest.raises(StepExists):
+    with pytest.raises(errors.StepExists):
         run.checkpoint(1).copy_to(target)
     assert same(target.resolve("gpt@1").state(), state(1))
 
@@ -376,7 +366,7 @@ def test_a_record_that_comes_in_between_stays(store, target, theirs, seams):
         assert run.checkpoint().copy_to(target).step == 1
         assert same(target.resolve("latest").state(), state(1))
     else:
-        with pytest.raises(StepExists):
+        with pytest.raises(errors.StepExists):
             run.checkpoint().copy_to(target)
         assert target.backend.read(name) == theirs
 
@@ -385,18 +375,18 @@ def test_one_that_was_replaced_meanwhile_is_not_taken_for_the_other(store, targe
     run = saved(store, 1)
     old = run.checkpoint()
     run.save(1, {"new": 1}, replace=True)
-    with pytest.raises(RefNotFound, match=old.ref):
+    with pytest.raises(errors.RefNotFound, match=old.ref):
         old.copy_to(target)
     run.save(2, {})
     run.delete(1)
-    with pytest.raises(RefNotFound, match=old.ref):
+    with pytest.raises(errors.RefNotFound, match=old.ref):
         old.copy_to(target)
 
 
 def test_too_little_space_is_found_before_anything_is_written(store, target, seams):
     run = saved(store, 1)
     seams.backend(free=lambda _: 100_000)
-    with pytest.raises(NotEnoughSpace):
+    with pytest.raises(errors.NotEnoughSpace):
         run.checkpoint().copy_to(target)
     assert not Path(target.url, names.MODELS).exists()
 
@@ -407,7 +397,7 @@ def test_a_copy_keeps_others_out_and_its_source_in(store, new_store):
     seen = []
 
     def look(nbytes: int) -> None:
-        with pytest.raises(RunBusy), change_of(target.backend, run.hash, wait=0):
+        with pytest.raises(errors.RunBusy), change_of(target.backend, run.hash, wait=0):
             pass
         seen.append(pinned_steps(store.backend, run.hash))
 
@@ -470,7 +460,7 @@ def test_marks_that_cannot_be_read_are_left_out(store, target):
 def test_what_an_interrupted_copy_left_is_cleared_by_gc(store, target):
     run = saved(store, 1)
     flip(data_path(run, 1, "optimizer"))
-    with pytest.raises(DigestMismatch):
+    with pytest.raises(errors.DigestMismatch):
         run.checkpoint(1).copy_to(target)
     assert target.runs() == []
     (line,) = collection.plan(target).lines
@@ -490,7 +480,7 @@ def test_whatever_fails_the_copy_is_whole_or_not_there(store, tmp_path, first, s
     for number in itertools.count(first, 5):
         with Seams.until_end() as inner:
             faulty = inner.disk(Faulty(number, raising(OSError(errno.EIO, "the disk went wrong"))))
-            with suppress(StandfastError):
+            with suppress(errors.StandfastError):
                 checkpoint.copy_to(Store(tmp_path / str(number)))
         if faulty.struck is None:
             break

@@ -58,12 +58,7 @@ def test_the_lines_of_a_tree_know_which_branch_is_the_last(store):
     saved(store, "third", 1, parent=(second, 1))
     saved(store, "fourth", 1, parent=(first, 1))
     lasts = {b.node.name: b.lasts for b in lineage(store.index).branches()}
-    assert lasts == {
-        "first": (),
-        "fourth": (False,),
-        "second": (True,),
-        "third": (True, True),
-    }
+    assert lasts == {"first": (), "fourth": (False,), "second": (True,), "third": (True, True)}
 
 
 def test_a_run_whose_parent_is_gone_is_a_root(store):
@@ -72,7 +67,6 @@ def test_a_run_whose_parent_is_gone_is_a_root(store):
     first.delete_all()
     assert tree(store) == [("second", None)]
     (node,) = lineage(store.index).nodes.values()
-    assert node.parent is not None
     assert node.parent.run == first.hash
 
 

@@ -17,8 +17,7 @@ SHORT = [("run-save", 8), ("training-with-helper", 3)]
 
 @pytest.mark.guarantee("G1")
 @pytest.mark.parametrize(
-    ("operation", "nth"),
-    kept([(name, 1) for name in OPERATIONS] + SHORT, *SHORT),
+    ("operation", "nth"), kept([(name, 1) for name in OPERATIONS] + SHORT, *SHORT)
 )
 def test_without_memory_an_error_of_ours_is_raised_and_all_is_as_it_was(operation, nth, tmp_path):
     """With every nth of the amounts of memory."""

@@ -7,16 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from standfast import Store
-from standfast.errors import (
-    NotEnoughSpace,
-    Protected,
-    RanksDisagree,
-    RefusedState,
-    RunBusy,
-    StandfastError,
-    StepExists,
-)
+from standfast import Store, errors
 from standfast.parallel.single import SingleRank
 from standfast.store.maintenance.doctor import examine
 from standfast.store.save.ranks import save_together
@@ -74,7 +65,7 @@ def listed(path: Path, pattern: str = "*") -> list[str]:
     )
 
 
-def raised(outcomes: list[Any], kind: type[StandfastError], *texts: str) -> None:
+def raised(outcomes: list[Any], kind: type[errors.StandfastError], *texts: str) -> None:
     """An error of this class, with all of these in its message, is the same on all ranks."""
     assert [type(each) for each in outcomes] == [kind] * len(outcomes)
     (message,) = {str(each) for each in outcomes}
@@ -102,7 +93,7 @@ def test_the_union_comes_back_equal(count, tmp_path):
 def test_a_rank_alone_may_save_any_state(tmp_path):
     run = Store(tmp_path).run("heat")
     save_together(run, SingleRank(), 1, part(0))
-    assert save_together(run, SingleRank(), 1, [part(0)], replace=True).sequence == 2  # type: ignore[arg-type]
+    assert save_together(run, SingleRank(), 1, [part(0)], replace=True).sequence == 2
     assert same(run.load(), [part(0)])
 
 
@@ -144,22 +135,26 @@ def test_what_another_rank_or_run_has_is_referred_to(tmp_path):
 def test_a_step_that_is_there_is_refused_on_all_ranks_or_replaced(tmp_path):
     on_ranks(2, saving(tmp_path, 1, part))
     before = listed(tmp_path)
-    raised(attempt_on_ranks(2, saving(tmp_path, 1, part)), StepExists, "step 1", "rank 0 of 2")
+    raised(
+        attempt_on_ranks(2, saving(tmp_path, 1, part)), errors.StepExists, "step 1", "rank 0 of 2"
+    )
     assert listed(tmp_path) == before
     on_ranks(2, saving(tmp_path, 1, lambda rank: part(rank, 3, changed=8), replace=True))
     run = Store(tmp_path).run("heat")
     assert same(run.load(1), union(2, 3, changed=8))
     assert len(data_files(run)) == 4, "what the old one had is deleted"
     run.checkpoint(1).tag("paper")
-    raised(attempt_on_ranks(2, saving(tmp_path, 1, part, replace=True)), Protected, "'paper'")
+    raised(
+        attempt_on_ranks(2, saving(tmp_path, 1, part, replace=True)), errors.Protected, "'paper'"
+    )
 
 
 def test_a_run_that_another_process_writes_is_refused_on_all_ranks(tmp_path):
     store = Store(tmp_path)
     run = store.run("heat")
-    with store.backend.lock(run.hash) as lock:  # type: ignore[union-attr]
+    with store.backend.lock(run.hash) as lock:
         assert lock.is_held()
-        raised(attempt_on_ranks(2, saving(tmp_path, 1, part)), RunBusy, "rank 0 of 2")
+        raised(attempt_on_ranks(2, saving(tmp_path, 1, part)), errors.RunBusy, "rank 0 of 2")
     on_ranks(2, saving(tmp_path, 1, part))
     assert same(store.run("heat").load(), union(2))
 
@@ -182,15 +177,15 @@ def test_what_ranks_disagree_on_is_refused(tmp_path, options, texts):
         run = Store(tmp_path).run(given.pop("name", "heat"))
         return save_together(run, comm, given.pop("step", 1), part(comm.rank), **given)
 
-    raised(attempt_on_ranks(2, program), RanksDisagree, *texts)
+    raised(attempt_on_ranks(2, program), errors.RanksDisagree, *texts)
     assert listed(tmp_path / "checkpoints" / "models", "*_step_*") == []
 
 
 def test_what_one_rank_cannot_save_is_refused_on_all(tmp_path):
     for state, error, *texts in (
-        ([{"a": 1}, {1: 2, "b": 3}, {1.0: 4}], RanksDisagree, "ranks 1 and 2", "'1.0'"),
-        ([{"a": 1}, {"b": {"c": object()}}, {"d": 1}], RefusedState, "rank 1 of 3", "b.c"),
-        ([{"a": 1}, [1, 2], {"d": 1}], RefusedState, "list"),
+        ([{"a": 1}, {1: 2, "b": 3}, {1.0: 4}], errors.RanksDisagree, "ranks 1 and 2", "'1.0'"),
+        ([{"a": 1}, {"b": {"c": object()}}, {"d": 1}], errors.RefusedState, "rank 1 of 3", "b.c"),
+        ([{"a": 1}, [1, 2], {"d": 1}], errors.RefusedState, "list"),
     ):
         raised(attempt_on_ranks(3, saving(tmp_path, 1, state.__getitem__)), error, *texts)
 
@@ -201,7 +196,7 @@ def test_the_space_must_suffice_for_all_ranks_together(tmp_path, seams):
     # The margin, and what one of the two needs, with all that is not a slab.
     seams.disk(free=lambda *_: MIB + 8 * BIG + 20_000)
     other = saving(tmp_path, 2, lambda rank: part(rank, 2, changed=8))
-    raised(attempt_on_ranks(2, other), NotEnoughSpace)
+    raised(attempt_on_ranks(2, other), errors.NotEnoughSpace)
     assert listed(tmp_path) == before
     # Dedup lets it fit: half of each is there already.
     on_ranks(2, saving(tmp_path, 2, lambda rank: part(rank, 2, changed=4)))
@@ -216,7 +211,10 @@ def test_links_made_to_find_out_the_space_are_kept_or_go(tmp_path, seams):
         new = random_bytes(more, 1000 + rank)
         return {f"rank{rank}": {"old": part(0)["rank0"]["slabs"], "new": new}}
 
-    raised(attempt_on_ranks(2, saving(tmp_path, 1, lambda rank: state(rank, BIG))), NotEnoughSpace)
+    raised(
+        attempt_on_ranks(2, saving(tmp_path, 1, lambda rank: state(rank, BIG))),
+        errors.NotEnoughSpace,
+    )
     run = Store(tmp_path).run("heat")
     assert data_files(run) == {}
     on_ranks(2, saving(tmp_path, 1, state))

@@ -13,15 +13,7 @@ import numpy as np
 import pytest
 
 import standfast
-from standfast import KeepAll, KeepLast
-from standfast.errors import (
-    BadOption,
-    FellBack,
-    RankLost,
-    RanksDisagree,
-    RefusedState,
-    StateMismatch,
-)
+from standfast import KeepAll, KeepLast, errors
 from standfast.store.load.ranks_choosing import with_checkpoint_together
 from standfast.store.query.view import CheckpointView
 from standfast.store.tree.per_rank import PerRank, per_rank
@@ -181,7 +173,7 @@ def test_another_number_of_ranks_cannot_have_what_was_the_ranks_own(tmp_path):
         standfast.Store(tmp_path).run("run").load(into=into, comm=comm)
 
     outcomes = attempt_on_ranks(2, load)
-    assert [type(each) for each in outcomes] == [StateMismatch] * 2
+    assert [type(each) for each in outcomes] == [errors.StateMismatch] * 2
     assert all("mine" in str(each) for each in outcomes)
 
 
@@ -215,24 +207,28 @@ def test_a_second_save_writes_what_has_changed(tmp_path):
 REFUSED: dict[str, tuple[Callable[[int], Any], type[Exception], str]] = {
     "a plain value": (
         lambda rank: {"a": {"lr": 0.1 if rank < 2 else 0.2}},
-        RanksDisagree,
+        errors.RanksDisagree,
         r"a\.lr .*0\.1.*0\.2",
     ),
     "a tensor": (
         lambda rank: {"bn": {"mean": np.full(9, float(rank == 1)), "same": np.ones(3)}},
-        RanksDisagree,
+        errors.RanksDisagree,
         r"bn\.mean .*per_rank",
     ),
-    "a shape": (lambda rank: {"w": np.zeros(3 + rank)}, RanksDisagree, r"\bw .*\[3\]"),
-    "a hole": (lambda rank: {"w": Cut(WIDE, rows(WIDE.shape, rank, 4))}, RanksDisagree, r"\bw\b"),
+    "a shape": (lambda rank: {"w": np.zeros(3 + rank)}, errors.RanksDisagree, r"\bw .*\[3\]"),
+    "a hole": (
+        lambda rank: {"w": Cut(WIDE, rows(WIDE.shape, rank, 4))},
+        errors.RanksDisagree,
+        r"\bw\b",
+    ),
     "an overlap": (
         lambda rank: {"w": Cut(WIDE, [Box((0, 0), (4, 30)) if rank else Box((3, 0), (4, 30))])},
-        RanksDisagree,
+        errors.RanksDisagree,
         r"\bw\b",
     ),
     "a shard that is one rank's own": (
         lambda rank: {"w": per_rank({"x": Cut(WIDE, rows(WIDE.shape, rank, 3))})},
-        RefusedState,
+        errors.RefusedState,
         r"w\.rank0\.x",
     ),
 }
@@ -288,9 +284,9 @@ def test_ranks_agree_on_the_step_and_on_a_format_that_they_can_write(tmp_path):
             run.save(step, {"a": PLAIN.copy()}, format=format, comm=comm)
 
     outcomes = attempt_on_ranks(2, lambda comm: program(comm, comm.rank, "safetensors"))
-    assert [type(each) for each in outcomes] == [RanksDisagree] * 2
+    assert [type(each) for each in outcomes] == [errors.RanksDisagree] * 2
     outcomes = attempt_on_ranks(2, lambda comm: program(comm, 1, "torch"))
-    assert [type(each) for each in outcomes] == [BadOption] * 2
+    assert [type(each) for each in outcomes] == [errors.BadOption] * 2
 
 
 @pytest.mark.parametrize("rank", kept(range(3), 1))
@@ -323,7 +319,7 @@ def test_a_rank_that_dies_at_any_call_leaves_old_or_new(rank, tmp_path):
         is_new.append(latest.step == call + 1)
         if not is_new[-1]:
             others = {type(each) for n, each in enumerate(outcomes) if n != rank}
-            assert others == {RankLost}, (call, kinds[-1])
+            assert others == {errors.RankLost}, (call, kinds[-1])
             assert latest.state()["v"][0] == latest.step
     assert outcomes == [None] * 3
     assert is_new == sorted(is_new), "it is there from one call on"
@@ -414,5 +410,5 @@ def test_without_one_ranks_file_all_fall_back(tmp_path, harm):
         run = standfast.Store(tmp_path).run("run")
         return with_checkpoint_together(run, comm, "latest", verified)
 
-    with pytest.warns(FellBack):
+    with pytest.warns(errors.FellBack):
         assert on_ranks(2, step_of) == [1, 1]

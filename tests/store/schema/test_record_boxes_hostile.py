@@ -205,9 +205,7 @@ def test_there_is_one_line_of_boxes():
 
 
 @pytest.mark.parametrize(
-    "sizes",
-    [[25, 23, 24, 24], [12, 24, 36, 24], [48, 24, 24], [96], [24, 24, 24, 12, 12]],
-    ids=str,
+    "sizes", [[25, 23, 24, 24], [12, 24, 36, 24], [48, 24, 24], [96], [24, 24, 24, 12, 12]], ids=str
 )
 def test_an_extent_ends_where_its_box_does(sizes):
     """What is shorter than a box must be a multiple of a chunk, unless it is the last of it."""

@@ -117,7 +117,7 @@ WRONG_RUN_FILES: list[dict[str, Any]] = [
 ]
 PLACE = Place("0" * 24, 1, 5, "0123abcd")
 WRONG_MARKS: list[dict[str, Any]] = [
-    *({"run": "1" * 24}, {"step": 2}, {"tags": "a"}, {"tags": [1]}, {"notes": ["x"]}, {"token": 1}),
+    *({"run": "1" * 24}, {"step": 2}, {"tags": "a"}, {"tags": [1]}, {"notes": ["x"]}, {"token": 1})
 ]
 
 

@@ -75,7 +75,7 @@ def _round_trip(state: Any) -> Any:
 def _with_metadata(members: list[tuple[Any, Any]], metadata: Any) -> OrderedDict[Any, Any]:
     ordered = OrderedDict(members)
     if metadata is not Ellipsis:
-        ordered._metadata = metadata  # type: ignore[attr-defined]
+        ordered._metadata = metadata
     return ordered
 
 
@@ -98,9 +98,7 @@ states = st.recursive(
         | st.dictionaries(keys, inner, max_size=4)
         | st.dictionaries(text, inner, max_size=4)
         | st.builds(
-            _with_metadata,
-            st.lists(st.tuples(keys, inner), max_size=3),
-            st.just(...) | inner,
+            _with_metadata, st.lists(st.tuples(keys, inner), max_size=3), st.just(...) | inner
         )
         | st.dictionaries(keys, inner, max_size=3).map(Counter)
     ),

@@ -12,15 +12,7 @@ import pytest
 import torch
 import yaml
 
-from standfast import KeepLast, Store
-from standfast.errors import (
-    BadField,
-    DamagedFile,
-    LimitExceeded,
-    MissingFile,
-    NotAStore,
-    TooNew,
-)
+from standfast import KeepLast, Store, errors
 from standfast.identity import recorded
 from standfast.policies import Retention
 from standfast.store.backends.backend import Backend
@@ -120,7 +112,7 @@ def test_a_config_is_for_people(backend):
 )
 def test_a_config_that_is_none_is_refused(text, backend):
     backend.replace(names.config_file(RUN), text)
-    with pytest.raises(DamagedFile, match="_config"):
+    with pytest.raises(errors.DamagedFile, match="_config"):
         companions.read_config(backend, RUN)
 
 
@@ -131,7 +123,7 @@ def test_a_config_keeps_what_a_later_version_adds_and_says_what_it_needs(backend
     assert b',"colour":"blue"}' in backend.read(names.config_file(RUN))
     newer = msgspec.structs.replace(newer, others={"needs": ["groups"]})
     companions.write_config(backend, newer)
-    with pytest.raises(TooNew, match=r"_config.*groups"):
+    with pytest.raises(errors.TooNew, match=r"_config.*groups"):
         companions.read_config(backend, RUN)
 
 
@@ -209,14 +201,14 @@ def test_a_data_state_of_v3_is_read(backend):
 )
 def test_a_data_state_that_is_none_is_refused(text, backend):
     backend.replace(names.data_state_file(RUN), text)
-    with pytest.raises(DamagedFile, match="_data_state"):
+    with pytest.raises(errors.DamagedFile, match="_data_state"):
         companions.read_data_state(backend, RUN)
 
 
 def test_a_file_of_any_length_is_not_read(backend, seams):
     seams.bound("bytes of a data state", 100)
     companions.write_data_state(backend, RUN, {"uids": uids(20)})
-    with pytest.raises(LimitExceeded, match="100"):
+    with pytest.raises(errors.LimitExceeded, match="100"):
         companions.read_data_state(backend, RUN)
 
 
@@ -265,14 +257,14 @@ def test_an_architecture_that_was_changed_is_refused(backend):
     write_architecture(backend, Tied())
     path = names.architecture_file(RUN)
     backend.replace(path, backend.read(path).replace(b"[3,2]", b"[2,3]"))
-    with pytest.raises(DamagedFile, match=r"architecture\.json"):
+    with pytest.raises(errors.DamagedFile, match=r"architecture\.json"):
         companions.read_architecture(backend, RUN)
 
 
 def test_that_of_another_model_is_refused(backend):
     write_architecture(backend, {"a": 1})
     backend.replace(names.architecture_file("f" * 24), backend.read(names.architecture_file(RUN)))
-    with pytest.raises(BadField):
+    with pytest.raises(errors.BadField):
         companions.read_architecture(backend, "f" * 24)
 
 
@@ -309,7 +301,7 @@ def test_a_run_of_a_name_alone_has_empty_ones(store):
     run = store.run("plain")
     assert companions.read_config(store.backend, run.hash).hyperparameters is None
     assert companions.read_data_state(store.backend, run.hash) == EMPTY
-    with pytest.raises(MissingFile):
+    with pytest.raises(errors.MissingFile):
         companions.read_architecture(store.backend, run.hash)
 
 
@@ -322,7 +314,7 @@ def test_they_are_there_before_the_run_is(store, tmp_path):
         with pytest.raises(RuntimeError):
             store.run("plain", hp={"lr": 1})
     assert len(list(tmp_path.rglob("*.yaml"))) == 2
-    with pytest.raises(NotAStore):
+    with pytest.raises(errors.NotAStore):
         Store(tmp_path).known_run("plain", hp={"lr": 1})
 
 

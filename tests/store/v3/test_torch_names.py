@@ -14,16 +14,7 @@ import pytest
 import torch
 
 import standfast
-from standfast import Run, Store
-from standfast.errors import (
-    BadOption,
-    DamagedFile,
-    IndexMismatch,
-    NotEnoughSpace,
-    RefNotFound,
-    RefusedState,
-    WriteFailed,
-)
+from standfast import Run, Store, errors
 from standfast.store.backends.memory import MemoryBackend
 from standfast.store.maintenance.doctor import examine
 from standfast.store.schema import names
@@ -109,7 +100,7 @@ def test_it_holds_our_digests(run):
     tensors = standfast.load(named(run, 1))
     assert np.array_equal(tensors["half"].astype(np.float32), np.ones(3))
     flip(named(run, 1), named(run, 1).read_bytes().index(np.ones(2, np.float32).tobytes()))
-    with pytest.raises(DamagedFile):
+    with pytest.raises(errors.DamagedFile):
         standfast.verify(named(run, 1))
 
 
@@ -169,7 +160,7 @@ def test_a_byte_between_the_elements_of_a_view_is_verified(run):
     run.save(1, SHARED["with a gap between"](base), format="torch")
     (path,) = whole_files(run)
     flip(path, path.read_bytes().index(base[:28].numpy().tobytes()) + 4 * 17)
-    with pytest.raises(DamagedFile):
+    with pytest.raises(errors.DamagedFile):
         standfast.verify(path)
 
 
@@ -180,9 +171,9 @@ def test_what_torch_cannot_read_is_refused_before_anything_is_written(run):
         ({"a": array, "b": array[::-1]}, "b"),
         ({"w": torch.ones(3), "metrics": [np.float32(0.5)]}, "metrics.0"),
     ):
-        with pytest.raises(RefusedState, match=f"^{leaf}:"):
+        with pytest.raises(errors.RefusedState, match=f"^{leaf}:"):
             run.save(1, state, format="torch")
-    with pytest.raises(BadOption, match="torch"):
+    with pytest.raises(errors.BadOption, match="torch"):
         run.save(1, {}, format="zarr")
     assert sorted(os.listdir(folder(run))) == before
 
@@ -190,7 +181,7 @@ def test_what_torch_cannot_read_is_refused_before_anything_is_written(run):
 def test_what_does_not_fit_is_not_begun(run, seams):
     seams.backend(free=lambda _: 2 * MIB)
     run.save(1, {"w": random_bytes(MIB - 4096)}, format="torch")
-    with pytest.raises(NotEnoughSpace):
+    with pytest.raises(errors.NotEnoughSpace):
         run.save(2, {"w": random_bytes(MIB)}, format="torch")
     assert len(whole_files(run)) == 1
 
@@ -339,7 +330,7 @@ def test_damage_around_the_tensors_is_found(how, run):
         flip(path, harm)
     else:
         overwrite(path, harm)
-    with pytest.raises((DamagedFile, IndexMismatch)):
+    with pytest.raises((errors.DamagedFile, errors.IndexMismatch)):
         checkpoint.verify()
     if isinstance(harm, int):
         assert same(run.load(1), weight(1))
@@ -359,7 +350,7 @@ def test_a_failure_at_any_operation_leaves_the_old_file_or_the_new_one(
             run.save(1, weight(1), format="torch")
         with Seams.until_end() as inner:
             faulty = inner.disk(Faulty(at, raising(OSError(errno.EIO, "Input/output error"))))
-            with suppress(WriteFailed):
+            with suppress(errors.WriteFailed):
                 run.save(1, weight(2), format="torch", replace=True)
         run.close()
         if faulty.struck is None:
@@ -420,5 +411,5 @@ def test_what_is_deleted_while_it_is_verified_is_gone_and_not_damaged(run, forma
         return size(name)
 
     seams.backend(size=deleted_first)
-    with pytest.raises(RefNotFound, match="1"):
+    with pytest.raises(errors.RefNotFound, match="1"):
         checkpoint.verify()
