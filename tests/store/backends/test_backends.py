@@ -43,9 +43,6 @@ def test_two_backends_in_memory_share_nothing_and_no_disk():
         assert (first.cache, first.free()) == (None, None)
 
 
-# Stores
-
-
 @pytest.fixture(params=["disk", "memory", "object store"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     if request.param == "object store":
@@ -53,19 +50,11 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     return Store(tmp_path) if request.param == "disk" else Store(MemoryBackend())
 
 
-def _again(store: Store) -> Store:
-    """The same store, with an index of its own."""
-    return Store(store.backend)
-
-
 def _held(store: Store, run: str) -> int:
     """The bytes of all data files in the folder of a run."""
     folder = names.run_folder(run)
-    return sum(
-        store.backend.size(f"{folder}/{name}") or 0
-        for name, _ in store.backend.list(folder)
-        if name.endswith(".safetensors")
-    )
+    files = (name for name, _ in store.backend.list(folder) if name.endswith(".safetensors"))
+    return sum(store.backend.size(f"{folder}/{name}") for name in files)
 
 
 STATE: dict[str, Any] = {
@@ -78,12 +67,12 @@ STATE: dict[str, Any] = {
 def test_states_come_back(store):
     run = store.run("a", hp={"lr": 0.1})
     run.save(1, STATE, metrics={"loss": 0.5}, epoch=1, best=True)
-    for each in (run, _again(store).run("a", hp={"lr": 0.1})):
+    for each in (run, Store(store.backend).run("a", hp={"lr": 0.1})):
         loaded = each.load()
         assert same(loaded, STATE)
         loaded["model"]["w"] += 1
         assert same(each.load("best"), STATE)
-    checkpoint = _again(store).resolve("latest")
+    checkpoint = Store(store.backend).resolve("latest")
     assert (checkpoint.metrics, checkpoint.epoch) == ({"loss": 0.5}, 1)
     assert checkpoint.verify().tensors == 3
 
@@ -96,7 +85,7 @@ def test_references_mean_the_same(store):
         a.save(step, {"step": step})
     b.save(7, {"step": 7}).tag("paper")
     a.checkpoint(1).note("text")
-    for each in (store, _again(store)):
+    for each in (store, Store(store.backend)):
         assert each.resolve("latest").step == 7
         assert each.resolve("a").step == 2
         assert each.resolve(f"{a.hash}@1").notes[0].text == "text"
@@ -108,9 +97,9 @@ def test_references_mean_the_same(store):
     with pytest.raises(errors.StepExists):
         a.save(1, {})
     a.save(1, {"step": 11}, replace=True)
-    assert _again(store).resolve("a@1").state()["step"] == 11
+    assert Store(store.backend).resolve("a@1").state()["step"] == 11
     a.rename("c")
-    assert _again(store).find_run("c").hash == a.hash
+    assert Store(store.backend).find_run("c").hash == a.hash
 
 
 def test_what_is_held_is_not_written_again(store):
@@ -126,10 +115,10 @@ def test_what_is_held_is_not_written_again(store):
     assert _held(store, run.hash) < first + CHUNK + 10_000
     assert same(run.load(3), {"x": x})
     assert same(run.load(2), {"y": chunks(1, 2)})
-    other = _again(store).run("b")
+    other = Store(store.backend).run("b")
     other.save(1, {"x": x})
     run.delete_all()
-    assert same(_again(store).run("b").load(), {"x": x})
+    assert same(Store(store.backend).run("b").load(), {"x": x})
 
 
 def test_damage_is_found_and_mended(store):

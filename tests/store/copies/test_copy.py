@@ -4,7 +4,7 @@ import errno
 import itertools
 import os
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +78,11 @@ def saved(store: Store, *steps: int, **options: Any) -> Run:
 
 def files_of(store: Store, run: Run) -> dict[str, bytes]:
     """All files of a run that a copy should have, with their bytes."""
-    folders = (names.run_folder(run.hash), *(f"{each}/{run.hash}" for each in COMPANIONS))
+    folders = [
+        names.run_folder(run.hash),
+        f"{names.SETTINGS}/{run.hash}",
+        f"{names.SAMPLES}/{run.hash}",
+    ]
     return {
         name: store.backend.read(f"{folder}/{name}")
         for folder in folders
@@ -86,19 +90,8 @@ def files_of(store: Store, run: Run) -> dict[str, bytes]:
     }
 
 
-COMPANIONS = (names.SETTINGS, names.SAMPLES)
-
-
-def copy_of(run: Run, target: Store, step: int, label: str) -> Path:
-    """Where the copy of a data file is."""
-    return folder(target.open_run(run.hash)) / data_path(run, step, label).name
-
-
 def sizes(checkpoint: Checkpoint) -> int:
     return sum(file.size for file in checkpoint.head.files)
-
-
-# What a copy is
 
 
 def test_a_copy_is_the_same_in_every_byte_and_so_is_a_copy_of_it(store, new_store, target):
@@ -160,9 +153,6 @@ def test_a_whole_torch_file_has_a_second_name_where_there_are_links(store, new_s
     target.resolve("gpt").verify()
 
 
-# The run
-
-
 def test_the_name_and_the_policy_of_a_run_are_those_of_its_store(store, target):
     run = saved(store, 1)
     run.retain(KeepLast(1))
@@ -172,6 +162,13 @@ def test_the_name_and_the_policy_of_a_run_are_those_of_its_store(store, target):
     run.save(2, state(2)).copy_to(target)
     assert target.find_run("theirs").hash == run.hash
     assert run.retention is not None
+
+
+def test_the_run_file_is_made_from_the_record_if_it_is_lost(store, target):
+    checkpoint = saved(store, 1).checkpoint()
+    store.backend.replace(names.run_file(checkpoint.head.run), b"nonsense")
+    checkpoint.copy_to(target)
+    assert read_run(target.backend, checkpoint.head.run).identity == checkpoint.head.identity
 
 
 def test_another_run_of_the_same_short_hash_is_refused(store, target):
@@ -184,21 +181,10 @@ def test_another_run_of_the_same_short_hash_is_refused(store, target):
     assert read_run(target.backend, run.hash) == other
 
 
-def test_the_run_file_is_made_from_the_record_if_it_is_lost(store, target):
-    run = saved(store, 1)
-    checkpoint = run.checkpoint()
-    store.backend.replace(names.run_file(run.hash), b"nonsense")
-    checkpoint.copy_to(target)
-    assert read_run(target.backend, run.hash).identity == checkpoint.head.identity
-
-
-def test_a_root_of_another_program_is_imported_and_not_copied(store, target):
+def test_a_root_of_another_program_is_neither_copied_nor_written_to(store, target, tmp_path):
     with pytest.raises(errors.NotAStore):
         Store(WEIGHTSLAB).resolve("latest").copy_to(target)
     assert not Path(target.url).exists()
-
-
-def test_a_root_of_another_program_is_not_written_to(store, tmp_path):
     foreign = tmp_path / "theirs" / "checkpoints"
     (foreign / "models").mkdir(parents=True)
     (foreign / "manifest.yaml").write_text("experiments: {}\n")
@@ -207,11 +193,10 @@ def test_a_root_of_another_program_is_not_written_to(store, tmp_path):
     assert sorted(path.name for path in foreign.rglob("*")) == ["manifest.yaml", "models"]
 
 
-# Files that runs share
-
-
-def test_a_file_that_another_run_of_the_target_has_is_linked(store, target):
-    weights = {"model": {"weight": random_bytes(100_000)}}
+def test_a_file_that_another_run_of_the_target_has_is_linked_or_copied(
+    store, target, tmp_path, seams
+):
+    weights, other = {"model": {"weight": random_bytes(100_000)}}, Store(tmp_path / "without links")
     first = store.run("first").save(1, weights)
     second = store.run("second").save(1, {**weights, "own": {"w": random_bytes(70_000, 5)}})
     (shared,) = {f.name for f in first.head.files} & {f.name for f in second.head.files}
@@ -221,18 +206,9 @@ def test_a_file_that_another_run_of_the_target_has_is_linked(store, target):
     assert os.path.samefile(*paths)
     assert copied.shared == paths[0].stat().st_size
     assert copied.nbytes == sizes(second) - copied.shared
-
-
-def test_where_there_are_no_links_it_is_copied(store, target, seams):
-    weights = {"model": {"weight": random_bytes(100_000)}}
-    first = store.run("first").save(1, weights)
-    second = store.run("second").save(1, weights)
-    first.copy_to(target)
+    first.copy_to(other)
     seams.backend(link=lambda *_, **__: False)
-    assert second.copy_to(target, check=True).nbytes == sizes(second) > 0
-
-
-# What is damaged
+    assert second.copy_to(other, check=True).nbytes == sizes(second)
 
 
 def flip_tensor(path: Path, run: Run) -> None:
@@ -274,26 +250,32 @@ def test_a_damaged_file_is_never_copied_and_named(store, target, how):
     with pytest.raises(kind, match=file.name) as damage:
         checkpoint.copy_to(target)
     if harm is flip_tensor:
-        name = "moment" if format == "safetensors" else "optimizer.moment"
-        assert getattr(damage.value, "tensors", None) == (name,)
+        assert damage.value.tensors == (
+            "moment" if format == "safetensors" else "optimizer.moment",
+        )
         assert store.index.damaged_files() == {file.name}
     placed = {name for name, _ in target.backend.list(names.run_folder(run.hash))}
     assert placed <= {each.name for each in checkpoint.head.files} - {file.name}
     assert target.index.count() == 0
 
 
-def test_a_damaged_record_is_never_copied(store, target):
+def test_a_damaged_record_is_never_copied_and_is_replaced_by_a_copy(store, target, tmp_path):
     run = saved(store, 1)
-    checkpoint = run.checkpoint()
-    flip(record_path(run, 1), -30)
-    with pytest.raises(errors.DamagedFile, match=r"_step_000001\.json"):
-        checkpoint.copy_to(target)
+    checkpoint, path = run.checkpoint(), record_path(run, 1)
+    checkpoint.copy_to(target)
+    there = record_path(target.open_run(run.hash), 1)
+    overwrite(there, there.read_bytes()[:-20])
+    assert not checkpoint.copy_to(target).already
+    assert there.read_bytes() == path.read_bytes()
+    flip(path, -30)
+    with pytest.raises(errors.DamagedFile, match=path.name):
+        checkpoint.copy_to(Store(tmp_path / "other"))
 
 
 def test_what_is_damaged_in_the_target_is_copied_again(store, target):
     run = saved(store, 1)
     run.checkpoint().copy_to(target)
-    there = copy_of(run, target, 1, "model")
+    there = folder(target.open_run(run.hash)) / data_path(run, 1, "model").name
     overwrite(there, there.read_bytes()[:5000])
     copied = run.checkpoint().copy_to(target)
     assert copied.already
@@ -316,18 +298,6 @@ def test_bytes_of_a_torch_file_that_the_record_does_not_refer_to_are_verified(st
     flip(folder(run) / first.head.files[0].name, int(start))
     with pytest.raises(errors.DigestMismatch):
         second.copy_to(target)
-
-
-def test_a_damaged_record_of_the_target_is_replaced(store, target):
-    run = saved(store, 1)
-    run.checkpoint().copy_to(target)
-    there = record_path(target.open_run(run.hash), 1)
-    overwrite(there, there.read_bytes()[:-20])
-    assert not run.checkpoint().copy_to(target).already
-    assert there.read_bytes() == record_path(run, 1).read_bytes()
-
-
-# What stands in the way
 
 
 def test_another_checkpoint_of_the_step_stays(store, new_store):
@@ -362,13 +332,9 @@ def test_a_record_that_comes_in_between_stays(store, target, theirs, seams):
         create(given, data)
 
     seams.backend(create=late)
-    if theirs is None:
-        assert run.checkpoint().copy_to(target).step == 1
-        assert same(target.resolve("latest").state(), state(1))
-    else:
-        with pytest.raises(errors.StepExists):
-            run.checkpoint().copy_to(target)
-        assert target.backend.read(name) == theirs
+    with pytest.raises(errors.StepExists) if theirs else nullcontext():
+        run.checkpoint().copy_to(target)
+    assert target.backend.read(name) == (theirs or record_path(run, 1).read_bytes())
 
 
 def test_one_that_was_replaced_meanwhile_is_not_taken_for_the_other(store, target):
@@ -383,16 +349,7 @@ def test_one_that_was_replaced_meanwhile_is_not_taken_for_the_other(store, targe
         old.copy_to(target)
 
 
-def test_too_little_space_is_found_before_anything_is_written(store, target, seams):
-    run = saved(store, 1)
-    seams.backend(free=lambda _: 100_000)
-    with pytest.raises(errors.NotEnoughSpace):
-        run.checkpoint().copy_to(target)
-    assert not Path(target.url, names.MODELS).exists()
-
-
-def test_a_copy_keeps_others_out_and_its_source_in(store, new_store):
-    """Who deletes what no record refers to waits, and no policy deletes what is being copied."""
+def test_a_copy_holds_the_locks_of_its_run_and_pins_its_source(store, new_store):
     run, target = saved(store, 1), new_store()
     seen = []
 
@@ -406,9 +363,6 @@ def test_a_copy_keeps_others_out_and_its_source_in(store, new_store):
     assert pinned_steps(store.backend, run.hash) == set()
     with change_of(target.backend, run.hash, wait=0):
         pass
-
-
-# Tags, notes, metrics that came late
 
 
 def test_tags_notes_and_late_metrics_go_along(store, new_store):
@@ -454,7 +408,12 @@ def test_marks_that_cannot_be_read_are_left_out(store, target):
     assert same(target.resolve("gpt").state(), state(1))
 
 
-# Copies that are interrupted
+def test_too_little_space_is_found_before_anything_is_written(store, target, seams):
+    checkpoint = saved(store, 1).checkpoint()
+    seams.backend(free=lambda _: 100_000)
+    with pytest.raises(errors.NotEnoughSpace):
+        checkpoint.copy_to(target)
+    assert not Path(target.url, names.MODELS).exists()
 
 
 def test_what_an_interrupted_copy_left_is_cleared_by_gc(store, target):
