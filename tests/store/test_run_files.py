@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 import standfast
-from standfast import KeepLast, Run, Store
-from standfast.errors import DamagedFile, FellBack, NotDeleted
+from standfast import KeepLast, Run, Store, errors
+from standfast.policies import Retention
 from standfast.store.maintenance.doctor import examine
 from standfast.store.retention.collection import plan
 from standfast.store.schema import names
@@ -55,7 +55,7 @@ damages = pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
 
 
 def _opened(store: Store, run: Run) -> RunFile:
-    with pytest.warns(FellBack):
+    with pytest.warns(errors.FellBack):
         return store.open_run(run.hash).file
 
 
@@ -65,7 +65,7 @@ def test_a_run_is_read_from_its_config(store, run, damage):
     path, _ = _files(run)
     damage(path)
     assert _opened(store, run) == run.file
-    with pytest.warns(FellBack):
+    with pytest.warns(errors.FellBack):
         assert store.run("gpt", hp=HP, trial=[7, "x"]).file == run.file
 
 
@@ -74,7 +74,7 @@ def test_nothing_replaces_a_damaged_run_file_but_its_copy(store, run):
     _damage(path)
     before = path.read_bytes()
     for change in (lambda run: run.rename("other"), lambda run: run.retain(KeepLast(1))):
-        with pytest.warns(FellBack), pytest.raises(DamagedFile):
+        with pytest.warns(errors.FellBack), pytest.raises(errors.DamagedFile):
             change(store.open_run(run.hash))
     assert path.read_bytes() == before
     assert store.index.steps(run.hash) == [1, 2, 3]
@@ -87,9 +87,9 @@ def test_without_both_a_run_is_read_from_its_records(store, run, damage):
         damage(path)
     found = _opened(store, run)
     assert (found.identity, found.hyperparameters, found.name) == (run.file.identity, None, None)
-    with pytest.warns(FellBack):
+    with pytest.warns(errors.FellBack):
         opened = store.open_run(run.hash)
-    with pytest.warns(NotDeleted):
+    with pytest.warns(errors.NotDeleted):
         opened.save(4, {"x": np.ones(1)})  # nothing is written for what is not known
     assert opened.load(4)["x"].size == 1
     assert _opened(store, run).name is None
@@ -138,7 +138,7 @@ def test_no_policy_deletes_without_the_run_file(store, run, damage):
     path, _ = _files(run)
     damage(path)
     other = again(store)
-    with pytest.warns(FellBack):
+    with pytest.warns(errors.FellBack):
         opened = other.open_run(run.hash)
     assert opened.retain().deleted == []
     assert all(each.keep and each.protected for each in opened.verdicts(KeepLast(1)))
@@ -150,7 +150,11 @@ def test_no_policy_deletes_without_the_run_file(store, run, damage):
     opened.delete(1)  # by name it may go
 
 
-KEEP = standfast.policies.retention(KeepLast(3), None, None, "min")
+def _keeping(last: int) -> Retention:
+    return Retention((KeepLast(last),))
+
+
+KEEP = _keeping(3)
 
 
 def _between(seams: Seams, act: Any) -> threading.Thread:
@@ -234,7 +238,7 @@ def test_what_a_run_keeps_is_what_was_said_last_by_whichever_object(store):
     run.save(4, {"x": np.ones(1)})
     assert [each.step for each in run.checkpoints()] == [4]
     run.set_retention(KEEP)
-    other.set_retention(standfast.policies.retention(KeepLast(1), None, None, "min"))
+    other.set_retention(_keeping(1))
     run.set_retention(KEEP)
     assert other.retention == KEEP
 
@@ -244,8 +248,8 @@ def test_a_policy_loosened_in_time_counts(store, monkeypatch):
     run, other = store.run("a"), again(store).run("a")
     for step in (1, 2, 3):
         run.save(step, {"x": np.full(1, step)})
-    looser = standfast.policies.retention(KeepLast(2), None, None, "min")
-    before_lock(store, monkeypatch, run.hash, lambda: other.set_retention(looser), turn=2)
+    loosen = lambda: other.set_retention(_keeping(2))  # noqa: E731
+    before_lock(store, monkeypatch, run.hash, loosen, turn=2)
     run.retain(KeepLast(1))
     assert [each.step for each in run.checkpoints()] == [2, 3]
 

@@ -7,15 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from standfast import Store
-from standfast.errors import (
-    AmbiguousRef,
-    DamagedFile,
-    FellBack,
-    NotAStore,
-    RefNotFound,
-    StepExists,
-)
+from standfast import Store, errors
 from standfast.files.digests import CHUNK
 from standfast.store.backends.backend import Backend
 from standfast.store.backends.memory import MemoryBackend
@@ -46,12 +38,9 @@ def test_two_backends_in_memory_share_nothing_and_no_disk():
     run.save(1, {"number": 1})
     Store(second).run("a").save(2, {"number": 2})
     assert (run.load(), len(run.checkpoints())) == ({"number": 1}, 1)
-    with first.lock("x"), second.lock("x"):  # type: ignore[union-attr]
+    with first.lock("x"), second.lock("x"):
         assert first.path("models") is None
         assert (first.cache, first.free()) == (None, None)
-
-
-# Stores
 
 
 @pytest.fixture(params=["disk", "memory", "object store"])
@@ -61,19 +50,11 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     return Store(tmp_path) if request.param == "disk" else Store(MemoryBackend())
 
 
-def _again(store: Store) -> Store:
-    """The same store, with an index of its own."""
-    return Store(store.backend)
-
-
 def _held(store: Store, run: str) -> int:
     """The bytes of all data files in the folder of a run."""
     folder = names.run_folder(run)
-    return sum(
-        store.backend.size(f"{folder}/{name}") or 0
-        for name, _ in store.backend.list(folder)
-        if name.endswith(".safetensors")
-    )
+    files = (name for name, _ in store.backend.list(folder) if name.endswith(".safetensors"))
+    return sum(store.backend.size(f"{folder}/{name}") for name in files)
 
 
 STATE: dict[str, Any] = {
@@ -86,39 +67,39 @@ STATE: dict[str, Any] = {
 def test_states_come_back(store):
     run = store.run("a", hp={"lr": 0.1})
     run.save(1, STATE, metrics={"loss": 0.5}, epoch=1, best=True)
-    for each in (run, _again(store).run("a", hp={"lr": 0.1})):
+    for each in (run, Store(store.backend).run("a", hp={"lr": 0.1})):
         loaded = each.load()
         assert same(loaded, STATE)
         loaded["model"]["w"] += 1
         assert same(each.load("best"), STATE)
-    checkpoint = _again(store).resolve("latest")
+    checkpoint = Store(store.backend).resolve("latest")
     assert (checkpoint.metrics, checkpoint.epoch) == ({"loss": 0.5}, 1)
     assert checkpoint.verify().tensors == 3
 
 
 def test_references_mean_the_same(store):
-    with pytest.raises(NotAStore):
+    with pytest.raises(errors.NotAStore):
         store.resolve("latest")
     a, b = store.run("a"), store.run("b")
     for step in (1, 2):
         a.save(step, {"step": step})
     b.save(7, {"step": 7}).tag("paper")
     a.checkpoint(1).note("text")
-    for each in (store, _again(store)):
+    for each in (store, Store(store.backend)):
         assert each.resolve("latest").step == 7
         assert each.resolve("a").step == 2
         assert each.resolve(f"{a.hash}@1").notes[0].text == "text"
         assert each.resolve("paper").ref == f"{b.hash}@7"
-        with pytest.raises(RefNotFound):
+        with pytest.raises(errors.RefNotFound):
             each.resolve("nobody")
-    with pytest.raises(AmbiguousRef):
+    with pytest.raises(errors.AmbiguousRef):
         a.checkpoint(1).tag("paper")
-    with pytest.raises(StepExists):
+    with pytest.raises(errors.StepExists):
         a.save(1, {})
     a.save(1, {"step": 11}, replace=True)
-    assert _again(store).resolve("a@1").state()["step"] == 11
+    assert Store(store.backend).resolve("a@1").state()["step"] == 11
     a.rename("c")
-    assert _again(store).find_run("c").hash == a.hash
+    assert Store(store.backend).find_run("c").hash == a.hash
 
 
 def test_what_is_held_is_not_written_again(store):
@@ -134,10 +115,10 @@ def test_what_is_held_is_not_written_again(store):
     assert _held(store, run.hash) < first + CHUNK + 10_000
     assert same(run.load(3), {"x": x})
     assert same(run.load(2), {"y": chunks(1, 2)})
-    other = _again(store).run("b")
+    other = Store(store.backend).run("b")
     other.save(1, {"x": x})
     run.delete_all()
-    assert same(_again(store).run("b").load(), {"x": x})
+    assert same(Store(store.backend).run("b").load(), {"x": x})
 
 
 def test_damage_is_found_and_mended(store):
@@ -149,9 +130,9 @@ def test_damage_is_found_and_mended(store):
     data = bytearray(store.backend.read(path))
     data[-1] ^= 1
     store.backend.replace(path, bytes(data))
-    with pytest.raises(DamagedFile):
+    with pytest.raises(errors.DamagedFile):
         run.load(2)
-    with pytest.warns(FellBack):
+    with pytest.warns(errors.FellBack):
         assert run.load()["n"] == 1
     assert list(examine(store.backend, store.index).restored) == [f"{run.hash}@2"]
     assert run.load()["n"] == 2

@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -25,58 +26,31 @@ LINE = Line(1, None, "2026-01-01T00:00:00.000Z", {"loss": 1.0})
 OWN = "checkpoints/.standfast"
 RUNS = "checkpoints/models/*"
 PLACES = [
-    "logs",
-    "logs/*_metrics.jsonl",
-    "logs/*_retention.jsonl",
-    "checkpoints/manifest.yaml",
-    "checkpoints/HP",
-    "checkpoints/HP/*",
-    "checkpoints/HP/*/*_config.yaml",
-    "checkpoints/data",
-    "checkpoints/data/*",
-    "checkpoints/data/*/*_data_state.yaml",
-    "checkpoints/damaged",
-    "checkpoints/damaged/*",
-    "checkpoints/mirrors.json",
-    "checkpoints/store.json",
-    "checkpoints/models",
-    RUNS,
-    f"{RUNS}/.*.standfast",
-    f"{RUNS}/*_run.json",
-    f"{RUNS}/*_step_000003.json",
-    f"{RUNS}/*_step_00000[124].json",
-    f"{RUNS}/*_step_*.marks.json",
-    f"{RUNS}/*.safetensors",
-    f"{RUNS}/*.pth",
-    f"{RUNS}/*.pt",
-    OWN,
-    f"{OWN}/{database.NAME}",
-    f"{OWN}/locks",
-    f"{OWN}/trash",
-    f"{OWN}/trash/*",
-    f"{OWN}/trash/*/entry.json",
-    f"{OWN}/trash/*/*_step_*",
-    f"{OWN}/trash/*/*_run.json",
-    f"{OWN}/trash/*/*_config.yaml",
-    f"{OWN}/trash/*/*_data_state.yaml",
+    *("logs", "logs/*_metrics.jsonl", "logs/*_retention.jsonl"),
+    *("checkpoints/manifest.yaml", "checkpoints/mirrors.json", "checkpoints/store.json"),
+    *("checkpoints/HP", "checkpoints/HP/*", "checkpoints/HP/*/*_config.yaml"),
+    *("checkpoints/data", "checkpoints/data/*", "checkpoints/data/*/*_data_state.yaml"),
+    *("checkpoints/damaged", "checkpoints/damaged/*", "checkpoints/models"),
+    *(RUNS, f"{RUNS}/.*.standfast", f"{RUNS}/*_run.json", f"{RUNS}/*_step_000003.json"),
+    *(f"{RUNS}/*_step_00000[124].json", f"{RUNS}/*_step_*.marks.json"),
+    *(f"{RUNS}/*.safetensors", f"{RUNS}/*.pth", f"{RUNS}/*.pt"),
+    *(OWN, f"{OWN}/{database.NAME}", f"{OWN}/locks", f"{OWN}/trash", f"{OWN}/trash/*"),
+    *(f"{OWN}/trash/*/entry.json", f"{OWN}/trash/*/*_step_*", f"{OWN}/trash/*/*_run.json"),
+    *(f"{OWN}/trash/*/*_config.yaml", f"{OWN}/trash/*/*_data_state.yaml"),
 ]
 NEW_PLACES = [
-    f"{OWN}/{database.NAME}-journal",
-    f"{OWN}/{database.NAME}-wal",
-    f"{OWN}/{database.NAME}-shm",
-    f"{OWN}/{database.NAME}.lock",
-    f"{OWN}/locks/trash.lock",
-    f"{OWN}/locks/RUN.lock",
-    f"{OWN}/locks/RUN.change.lock",
+    *(f"{OWN}/{database.NAME}{end}" for end in ("-journal", "-wal", "-shm", ".lock")),
+    *(f"{OWN}/locks/{name}.lock" for name in ("trash", "RUN", "RUN.change")),
     f"{RUNS}/.0123abcd.standfast",
-    f"{RUNS}/RUN_step_000005.json",
-    f"{RUNS}/RUN_step_000005.pt",
+    *(f"{RUNS}/RUN_step_000005.{end}" for end in ("json", "pt")),
 ]
 """Where a store has nothing, or an empty file, at rest. RUN is the name of the run."""
 
 
-def built(place: Path) -> None:
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store with everything in it that a store has."""
+    place = tmp_path_factory.mktemp("original") / "store"
     store = Store(place)
     run = store.run(name="a", hp={"lr": 1})
     for step in (1, 2, 3, 4):
@@ -92,12 +66,6 @@ def built(place: Path) -> None:
     store.close()
     Path(lost.parent, ".0123abcd.standfast").write_bytes(b"left by a crash")
     Path(place, OWN, "locks", f"{run.hash}.pin.1.lock").touch()
-
-
-@pytest.fixture(scope="module")
-def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("original") / "store"
-    built(place)
     return place
 
 
@@ -110,7 +78,6 @@ def place(original: Path, tmp_path: Path) -> Path:
 
 
 def _log(store: Store, run: Run) -> Path:
-    assert store.logs is not None
     return store.logs / f"{run.hash}_metrics.jsonl"
 
 
@@ -122,7 +89,7 @@ def _write_metrics(store: Store) -> None:
 
 
 def _save(step: int, **options: str | bool) -> Callable[[Store], object]:
-    return lambda store: store.run(name="a").save(step, state(step), **options)  # type: ignore[arg-type]
+    return lambda store: store.run(name="a").save(step, state(step), **options)
 
 
 OPERATIONS: list[Callable[[Store], object]] = [
@@ -165,15 +132,9 @@ def _moved_out(place: Path, pattern: str, outside: Path) -> Iterator[Path]:
         yield path
 
 
-def _contents(outside: Path) -> dict[str, object]:
+def _contents(outside: Path) -> dict[Path, object]:
     return {
-        str(path.relative_to(outside)): (
-            path.read_bytes(),
-            path.stat().st_nlink,
-            path.stat().st_ino,
-        )
-        if path.is_file()
-        else None
+        path: path.is_file() and (path.read_bytes(), path.stat().st_nlink, path.stat().st_ino)
         for path in outside.rglob("*")
     }
 
@@ -192,11 +153,9 @@ def _check_operations(place: Path, outside: Path) -> None:
         finally:
             store.close()
         assert _contents(outside) == before, f"operation {number}"
-        try:
+        with suppress(StandfastError, IndexError):
             for checkpoint in Store(place).runs()[0].checkpoints():
                 assert same(checkpoint.state(), state(checkpoint.step))
-        except (StandfastError, IndexError):
-            pass
     assert succeeded
 
 
@@ -237,8 +196,7 @@ def test_the_places_are_all_that_a_store_has(original):
 
 
 def test_a_store_and_its_folder_may_be_links(tmp_path):
-    (tmp_path / "disk").mkdir()
-    (tmp_path / "disk" / "checkpoints").mkdir()
+    (tmp_path / "disk" / "checkpoints").mkdir(parents=True)
     (tmp_path / "store").mkdir()
     (tmp_path / "link").symlink_to("store")
     (tmp_path / "store" / "checkpoints").symlink_to("../disk/checkpoints")

@@ -38,7 +38,6 @@ class TestLocalBackend(BackendSuite):
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """Where nothing is yet: the backend makes it."""
     return tmp_path / "store" / "checkpoints"
 
 
@@ -50,12 +49,6 @@ def backend(root: Path) -> LocalBackend:
 def hidden(root: Path) -> list[Path]:
     """Files that are on their way in, or were left behind."""
     return [path for path in root.rglob(".*") if path.is_file()]
-
-
-def on_a_network(seams: Seams) -> None:
-    """Let every file system of this machine be one of a network."""
-    mounts = Path("/proc/self/mountinfo").read_text().splitlines()
-    seams.bound("network file systems", {each.split(" - ")[1].split()[0] for each in mounts})
 
 
 CHANGES: dict[str, Callable[[LocalBackend], None]] = {
@@ -131,25 +124,21 @@ def test_where_there_are_no_links_create_is_still_exclusive(number, backend, roo
     assert hidden(root) == []
 
 
-def test_a_link_that_was_made_though_the_answer_got_lost_is_one(backend, seams):
+def test_a_link_is_one_if_the_answer_got_lost_and_none_if_another_was_first(backend, root, seams):
     def twice(link: Callable[..., None], source: Path, target: Path) -> None:
         link(source, target)
         link(source, target)
 
-    seams.disk(link=twice)
-    backend.create("a", b"content")
-    assert backend.read("a") == b"content"
-
-
-def test_a_name_that_is_taken_at_the_last_moment_is_refused(backend, root, seams):
     def late(sync: Callable[[int], None], fd: int) -> None:
         sync(fd)
-        (root / "a").write_bytes(b"first")
+        (root / "b").write_bytes(b"first")
 
+    seams.disk(link=twice)
+    backend.create("a", b"content")
     seams.disk(sync=late)
     with pytest.raises(AlreadyExists):
-        backend.create("a", b"second")
-    assert backend.read("a") == b"first"
+        backend.create("b", b"second")
+    assert (backend.read("a"), backend.read("b")) == (b"content", b"first")
     assert hidden(root) == []
 
 
@@ -195,10 +184,15 @@ def test_of_two_processes_that_create_one_name_one_wins(change, links, tmp_path,
     for number in range(50):
         for racer in racers:
             print(root, change, f"models/{number}", sep="\t", file=racer.stdin, flush=True)
-        told = [racer.stdout.readline().strip() for racer in racers]  # type: ignore[union-attr]
+        told = [racer.stdout.readline().strip() for racer in racers]
         assert sorted(told) == ["lost", "won"]
         assert (root / "models" / str(number)).read_text() == str(told.index("won"))
     assert hidden(root) == []
+
+
+def _files(store: Path) -> dict[Path, bytes]:
+    files = (path for path in store.rglob("*") if path.is_file())
+    return {path: path.read_bytes() for path in files if ".standfast" not in path.parts}
 
 
 @pytest.mark.guarantee("G3")
@@ -217,14 +211,6 @@ def test_nothing_is_saved_where_no_name_can_be_exclusive_and_all_can_be_read(tmp
         assert raised.value.errno == errno.ENOTSUP
     assert _files(place) == before
     assert Store(place).run(name="old").load()["w"] == OLD
-
-
-def _files(store: Path) -> dict[Path, bytes]:
-    files = (path for path in store.rglob("*") if path.is_file())
-    return {path: path.read_bytes() for path in files if ".standfast" not in path.parts}
-
-
-# What lies in the folder
 
 
 def test_links_and_pipes_are_listed_folders_and_names_that_are_no_text_are_not(backend, root):
@@ -266,34 +252,33 @@ def test_a_folder_that_cannot_be_opened_is_no_empty_one(backend, seams):
 
 @pytest.mark.guarantee("G16")
 def test_a_sweep_removes_what_dead_processes_left_and_nothing_else(backend, root):
-    code = (
-        "import os, sys; from pathlib import Path\n"
-        "from standfast.store.backends.local import LocalBackend\n"
-        "file = LocalBackend(Path(sys.argv[1])).new('models/0123/x'); os._exit(0)"
-    )
-    subprocess.run([sys.executable, "-c", code, str(root)], check=True)
-    left = hidden(root)
-    assert len(left) == 1
+    child = os.fork()
+    if child == 0:
+        _left = backend.new(f"{RUN}/x")
+        os._exit(0)
+    os.waitpid(child, 0)
+    (left,) = hidden(root)
     others = [".notes.standfast", ".0123.standfast", ".01234567.tmp", "01234567.standfast"]
     for name in others:
         (root / RUN / name).write_bytes(b"not ours")
     os.mkfifo(root / RUN / ".01234567.standfast")
-    lock = backend.lock("a")
-    assert lock is not None
-    assert backend.sweep("") == 0, "the folder of the locks is no leftover"
-    assert backend.sweep("models") == 0
-    assert backend.sweep(RUN) == 1
-    assert not left[0].exists()
+    with backend.lock("a") as lock:
+        assert backend.sweep("") == 0, "the folder of the locks is no leftover"
+        assert backend.sweep("models") == 0
+        assert backend.sweep(RUN) == 1
+        assert lock.is_held()
+    assert not left.exists()
     assert sorted(os.listdir(root / RUN)) == sorted([*others, ".01234567.standfast"])
-    assert lock.is_held()
-    lock.release()
 
 
-def test_a_new_file_that_is_dropped_leaves_nothing(backend, root):
+def test_a_new_file_that_is_dropped_leaves_nothing_and_a_lost_folder_is_made_again(backend, root):
     file = backend.new(NAME)
     assert len(hidden(root)) == 1
     del file
     assert hidden(root) == []
+    (root / RUN).rmdir()
+    backend.create(NAME, b"second")
+    assert backend.read(NAME) == b"second"
 
 
 def test_a_forked_child_does_not_remove_its_parents_file(backend, root):
@@ -307,14 +292,6 @@ def test_a_forked_child_does_not_remove_its_parents_file(backend, root):
         file.finish(2)
         file.place()
     assert backend.read(NAME) == b"\1\1"
-
-
-def test_a_folder_that_was_deleted_by_hand_is_made_again(backend, root):
-    backend.create(NAME, b"first")
-    (root / NAME).unlink()
-    (root / RUN).rmdir()
-    backend.create(NAME, b"second")
-    assert backend.read(NAME) == b"second"
 
 
 def test_a_relative_root_stays_where_it_was(tmp_path, monkeypatch):
@@ -347,9 +324,6 @@ def test_free_space_is_that_of_the_disk_that_the_store_will_be_on(backend, tmp_p
     assert asked == [tmp_path, root]
     seams.disk(free=refusing(errno.EIO))
     assert backend.free() is None
-
-
-# A store that can only be read
 
 
 def without_rights(work: Callable[[], None]) -> int:
@@ -418,27 +392,30 @@ def test_a_read_only_store_is_read_in_full_and_not_written(read_only, tmp_path):
     assert read_only.read(NAME) == b"content"
 
 
-# The cache
-
-
-def test_the_cache_lies_in_the_store_and_comes_back(backend, root):
+def test_the_cache_lies_in_the_store_and_comes_back(backend, root, tmp_path, monkeypatch):
     assert backend.cache is None, "there is no store yet, and looking makes none"
     assert not root.exists()
     backend.create("a", b"x")
-    assert backend.cache == root / ".standfast"
-    (root / ".standfast").rmdir()
-    assert backend.cache == root / ".standfast"
-    assert (root / ".standfast").is_dir()
+    own = root / ".standfast"
+    assert backend.cache == own
+    own.rmdir()
+    assert backend.cache == own
+    assert own.is_dir()
+    own.rmdir()
+    own.write_bytes(b"somebody's")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert backend.cache.parent == tmp_path / "cache" / "standfast"
+    with pytest.raises(WriteFailed, match=r"a\.lock"):
+        backend.lock("a")
+    assert own.read_bytes() == b"somebody's"
 
 
-def test_the_cache_is_the_users_own_where_the_store_is_on_a_network(
-    backend, root, tmp_path, seams, monkeypatch
-):
+def test_the_cache_is_the_users_own_on_a_network(backend, root, tmp_path, seams, monkeypatch):
     backend.create("a", b"x")
-    on_a_network(seams)
+    mounts = Path("/proc/self/mountinfo").read_text().splitlines()
+    seams.bound("network file systems", {each.split(" - ")[1].split()[0] for each in mounts})
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     mine = backend.cache
-    assert mine is not None
     assert mine.parent == tmp_path / "cache" / "standfast"
     assert mine.is_dir()
     assert not (root / ".standfast").exists()
@@ -446,38 +423,14 @@ def test_the_cache_is_the_users_own_where_the_store_is_on_a_network(
     assert LocalBackend(tmp_path / "another way").cache == mine
     (tmp_path / "other").mkdir()
     assert LocalBackend(tmp_path / "other").cache not in (None, mine)
-    lock = backend.lock("a")
-    assert lock is not None
-    assert (root / ".standfast" / "locks" / "a.lock").exists(), "locks lie with the store"
-    lock.release()
-
-
-def test_a_cache_folder_that_is_no_path_gives_way_to_the_home(
-    backend, tmp_path, seams, monkeypatch
-):
-    backend.create("a", b"x")
-    on_a_network(seams)
-    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    with backend.lock("a"):
+        assert (root / ".standfast" / "locks" / "a.lock").exists(), "locks lie with the store"
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    mine = backend.cache
-    assert mine is not None
-    assert mine.parent == tmp_path / "home" / ".cache" / "standfast"
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    assert backend.cache.parent == tmp_path / "home" / ".cache" / "standfast"
     (tmp_path / "a file").write_bytes(b"")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "a file"))
     assert backend.cache is None
-
-
-def test_a_file_in_the_place_of_the_stores_own_folder_costs_the_cache_and_the_locks(
-    backend, root, tmp_path, monkeypatch
-):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    backend.create("a", b"x")
-    (root / ".standfast").write_bytes(b"somebody's")
-    assert backend.cache is not None
-    assert backend.cache.parent == tmp_path / "cache" / "standfast"
-    with pytest.raises(WriteFailed, match=r"a\.lock"):
-        backend.lock("a")
-    assert (root / ".standfast").read_bytes() == b"somebody's"
 
 
 @pytest.mark.guarantee("G7")

@@ -6,13 +6,7 @@ from pathlib import Path
 import pytest
 
 from standfast.store.backends.local import LocalBackend
-from tests.kit.power import (
-    LoggingDisk,
-    Operation,
-    Tree,
-    read_tree,
-    trees_after_power_cut,
-)
+from tests.kit.power import LoggingDisk, Operation, Tree, read_tree, trees_after_power_cut
 from tests.kit.seams import Seams
 from tests.store.backends.backend_suite import RUN, new_file
 
@@ -75,20 +69,15 @@ def test_every_sync_of_a_new_store_is_needed(change, tmp_path):
         assert violations(log[:i] + log[i + 1 :], before, (None, NEW)) > 0
 
 
-def test_folders_that_a_killed_process_made_are_synced_by_the_next(tmp_path, seams):
+def test_folders_of_a_killed_process_are_synced_by_the_next_and_once(tmp_path, seams):
     logging = seams.disk(LoggingDisk(tmp_path))
     for folder in ("checkpoints", "checkpoints/models", f"checkpoints/{RUN}"):
         logging.make_folder(tmp_path / folder)
-    LocalBackend(tmp_path / "checkpoints").create(NAME, NEW)
-    assert violations(logging.log, {}, (None, NEW)) == 0
-
-
-def test_a_second_file_in_a_folder_costs_one_sync_of_a_folder(tmp_path, seams):
-    logging = seams.disk(LoggingDisk(tmp_path))
     backend = LocalBackend(tmp_path / "checkpoints")
-    backend.create(f"{RUN}/first", b"x")
-    logging.log.clear()
     backend.create(NAME, NEW)
+    assert violations(logging.log, {}, (None, NEW)) == 0
+    logging.log.clear()
+    backend.create(f"{RUN}/second", b"x")
     kinds = [operation.kind for operation in logging.log]
     assert kinds == ["create", "write", "sync", "link", "remove", "sync_folder"]
 

@@ -4,7 +4,7 @@ import errno
 import itertools
 import os
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,21 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from standfast import Checkpoint, KeepAll, KeepLast, Run, Store
-from standfast.errors import (
-    DamagedFile,
-    DigestMismatch,
-    IndexMismatch,
-    MissingData,
-    NotAStore,
-    NotEnoughSpace,
-    RefNotFound,
-    RunBusy,
-    RunCollision,
-    StandfastError,
-    StepExists,
-    TruncatedFile,
-)
+from standfast import Checkpoint, KeepAll, KeepLast, Run, Store, errors
 from standfast.store.backends.memory import MemoryBackend
 from standfast.store.retention import collection
 from standfast.store.retention.pins import pinned_steps
@@ -92,7 +78,11 @@ def saved(store: Store, *steps: int, **options: Any) -> Run:
 
 def files_of(store: Store, run: Run) -> dict[str, bytes]:
     """All files of a run that a copy should have, with their bytes."""
-    folders = (names.run_folder(run.hash), *(f"{each}/{run.hash}" for each in COMPANIONS))
+    folders = [
+        names.run_folder(run.hash),
+        f"{names.SETTINGS}/{run.hash}",
+        f"{names.SAMPLES}/{run.hash}",
+    ]
     return {
         name: store.backend.read(f"{folder}/{name}")
         for folder in folders
@@ -100,19 +90,8 @@ def files_of(store: Store, run: Run) -> dict[str, bytes]:
     }
 
 
-COMPANIONS = (names.SETTINGS, names.SAMPLES)
-
-
-def copy_of(run: Run, target: Store, step: int, label: str) -> Path:
-    """Where the copy of a data file is."""
-    return folder(target.open_run(run.hash)) / data_path(run, step, label).name
-
-
 def sizes(checkpoint: Checkpoint) -> int:
     return sum(file.size for file in checkpoint.head.files)
-
-
-# What a copy is
 
 
 def test_a_copy_is_the_same_in_every_byte_and_so_is_a_copy_of_it(store, new_store, target):
@@ -174,9 +153,6 @@ def test_a_whole_torch_file_has_a_second_name_where_there_are_links(store, new_s
     target.resolve("gpt").verify()
 
 
-# The run
-
-
 def test_the_name_and_the_policy_of_a_run_are_those_of_its_store(store, target):
     run = saved(store, 1)
     run.retain(KeepLast(1))
@@ -188,44 +164,39 @@ def test_the_name_and_the_policy_of_a_run_are_those_of_its_store(store, target):
     assert run.retention is not None
 
 
+def test_the_run_file_is_made_from_the_record_if_it_is_lost(store, target):
+    checkpoint = saved(store, 1).checkpoint()
+    store.backend.replace(names.run_file(checkpoint.head.run), b"nonsense")
+    checkpoint.copy_to(target)
+    assert read_run(target.backend, checkpoint.head.run).identity == checkpoint.head.identity
+
+
 def test_another_run_of_the_same_short_hash_is_refused(store, target):
     run = saved(store, 1)
     other = msgspec.structs.replace(run.file, identity={**run.file.identity, "hp": "0" * 64})
     target.backend.create(names.run_file(run.hash), encode(other))
-    with pytest.raises(RunCollision, match=run.hash):
+    with pytest.raises(errors.RunCollision, match=run.hash):
         run.checkpoint().copy_to(target)
     assert data_files(target.open_run(run.hash)) == {}
     assert read_run(target.backend, run.hash) == other
 
 
-def test_the_run_file_is_made_from_the_record_if_it_is_lost(store, target):
-    run = saved(store, 1)
-    checkpoint = run.checkpoint()
-    store.backend.replace(names.run_file(run.hash), b"nonsense")
-    checkpoint.copy_to(target)
-    assert read_run(target.backend, run.hash).identity == checkpoint.head.identity
-
-
-def test_a_root_of_another_program_is_imported_and_not_copied(store, target):
-    with pytest.raises(NotAStore):
+def test_a_root_of_another_program_is_neither_copied_nor_written_to(store, target, tmp_path):
+    with pytest.raises(errors.NotAStore):
         Store(WEIGHTSLAB).resolve("latest").copy_to(target)
     assert not Path(target.url).exists()
-
-
-def test_a_root_of_another_program_is_not_written_to(store, tmp_path):
     foreign = tmp_path / "theirs" / "checkpoints"
     (foreign / "models").mkdir(parents=True)
     (foreign / "manifest.yaml").write_text("experiments: {}\n")
-    with pytest.raises(NotAStore):
+    with pytest.raises(errors.NotAStore):
         saved(store, 1).checkpoint().copy_to(Store(tmp_path / "theirs"))
     assert sorted(path.name for path in foreign.rglob("*")) == ["manifest.yaml", "models"]
 
 
-# Files that runs share
-
-
-def test_a_file_that_another_run_of_the_target_has_is_linked(store, target):
-    weights = {"model": {"weight": random_bytes(100_000)}}
+def test_a_file_that_another_run_of_the_target_has_is_linked_or_copied(
+    store, target, tmp_path, seams
+):
+    weights, other = {"model": {"weight": random_bytes(100_000)}}, Store(tmp_path / "without links")
     first = store.run("first").save(1, weights)
     second = store.run("second").save(1, {**weights, "own": {"w": random_bytes(70_000, 5)}})
     (shared,) = {f.name for f in first.head.files} & {f.name for f in second.head.files}
@@ -235,18 +206,9 @@ def test_a_file_that_another_run_of_the_target_has_is_linked(store, target):
     assert os.path.samefile(*paths)
     assert copied.shared == paths[0].stat().st_size
     assert copied.nbytes == sizes(second) - copied.shared
-
-
-def test_where_there_are_no_links_it_is_copied(store, target, seams):
-    weights = {"model": {"weight": random_bytes(100_000)}}
-    first = store.run("first").save(1, weights)
-    second = store.run("second").save(1, weights)
-    first.copy_to(target)
+    first.copy_to(other)
     seams.backend(link=lambda *_, **__: False)
-    assert second.copy_to(target, check=True).nbytes == sizes(second) > 0
-
-
-# What is damaged
+    assert second.copy_to(other, check=True).nbytes == sizes(second)
 
 
 def flip_tensor(path: Path, run: Run) -> None:
@@ -263,14 +225,18 @@ def swap(path: Path, run: Run) -> None:
 
 
 Harm = Callable[[Path, Run], object]
-DAMAGE: dict[str, tuple[str, Harm, type[DamagedFile]]] = {
-    "a tensor": ("safetensors", flip_tensor, DigestMismatch),
-    "a tensor of a torch file": ("torch", flip_tensor, DigestMismatch),
-    "a header": ("safetensors", lambda path, run: flip(path, 200), DamagedFile),
-    "the end of a torch file": ("torch", lambda path, run: flip(path), DamagedFile),
-    "another file": ("safetensors", swap, IndexMismatch),
-    "cut": ("safetensors", lambda path, _: overwrite(path, path.read_bytes()[:-1]), TruncatedFile),
-    "deleted": ("safetensors", lambda path, run: path.unlink(), MissingData),
+DAMAGE: dict[str, tuple[str, Harm, type[errors.DamagedFile]]] = {
+    "a tensor": ("safetensors", flip_tensor, errors.DigestMismatch),
+    "a tensor of a torch file": ("torch", flip_tensor, errors.DigestMismatch),
+    "a header": ("safetensors", lambda path, run: flip(path, 200), errors.DamagedFile),
+    "the end of a torch file": ("torch", lambda path, run: flip(path), errors.DamagedFile),
+    "another file": ("safetensors", swap, errors.IndexMismatch),
+    "cut": (
+        "safetensors",
+        lambda path, _: overwrite(path, path.read_bytes()[:-1]),
+        errors.TruncatedFile,
+    ),
+    "deleted": ("safetensors", lambda path, run: path.unlink(), errors.MissingData),
 }
 
 
@@ -284,32 +250,38 @@ def test_a_damaged_file_is_never_copied_and_named(store, target, how):
     with pytest.raises(kind, match=file.name) as damage:
         checkpoint.copy_to(target)
     if harm is flip_tensor:
-        name = "moment" if format == "safetensors" else "optimizer.moment"
-        assert getattr(damage.value, "tensors", None) == (name,)
+        assert damage.value.tensors == (
+            "moment" if format == "safetensors" else "optimizer.moment",
+        )
         assert store.index.damaged_files() == {file.name}
     placed = {name for name, _ in target.backend.list(names.run_folder(run.hash))}
     assert placed <= {each.name for each in checkpoint.head.files} - {file.name}
     assert target.index.count() == 0
 
 
-def test_a_damaged_record_is_never_copied(store, target):
+def test_a_damaged_record_is_never_copied_and_is_replaced_by_a_copy(store, target, tmp_path):
     run = saved(store, 1)
-    checkpoint = run.checkpoint()
-    flip(record_path(run, 1), -30)
-    with pytest.raises(DamagedFile, match=r"_step_000001\.json"):
-        checkpoint.copy_to(target)
+    checkpoint, path = run.checkpoint(), record_path(run, 1)
+    checkpoint.copy_to(target)
+    there = record_path(target.open_run(run.hash), 1)
+    overwrite(there, there.read_bytes()[:-20])
+    assert not checkpoint.copy_to(target).already
+    assert there.read_bytes() == path.read_bytes()
+    flip(path, -30)
+    with pytest.raises(errors.DamagedFile, match=path.name):
+        checkpoint.copy_to(Store(tmp_path / "other"))
 
 
 def test_what_is_damaged_in_the_target_is_copied_again(store, target):
     run = saved(store, 1)
     run.checkpoint().copy_to(target)
-    there = copy_of(run, target, 1, "model")
+    there = folder(target.open_run(run.hash)) / data_path(run, 1, "model").name
     overwrite(there, there.read_bytes()[:5000])
     copied = run.checkpoint().copy_to(target)
     assert copied.already
     assert copied.nbytes == there.stat().st_size
     flip(there)
-    with pytest.raises(DigestMismatch):
+    with pytest.raises(errors.DigestMismatch):
         run.checkpoint().copy_to(target, check=True)
     assert run.checkpoint().copy_to(target, check=True).nbytes == there.stat().st_size
     assert target.index.damaged_files() == set()
@@ -324,27 +296,15 @@ def test_bytes_of_a_torch_file_that_the_record_does_not_refer_to_are_verified(st
     assert [file.name for file in second.head.files] == [file.name for file in first.head.files]
     start = first.record.starts[list(first.record.names).index("dropped")]
     flip(folder(run) / first.head.files[0].name, int(start))
-    with pytest.raises(DigestMismatch):
+    with pytest.raises(errors.DigestMismatch):
         second.copy_to(target)
-
-
-def test_a_damaged_record_of_the_target_is_replaced(store, target):
-    run = saved(store, 1)
-    run.checkpoint().copy_to(target)
-    there = record_path(target.open_run(run.hash), 1)
-    overwrite(there, there.read_bytes()[:-20])
-    assert not run.checkpoint().copy_to(target).already
-    assert there.read_bytes() == record_path(run, 1).read_bytes()
-
-
-# What stands in the way
 
 
 def test_another_checkpoint_of_the_step_stays(store, new_store):
     run, target = saved(store, 1), new_store()
     theirs = saved(target)
     theirs.save(1, {"step": "theirs"})
-    with pytest.raises(StepExists, match="1"):
+    with pytest.raises(errors.StepExists, match="1"):
         run.checkpoint().copy_to(target)
     assert theirs.load(1) == {"step": "theirs"}
     assert [n for n, _ in target.backend.list(names.run_folder(run.hash), ".safetensors")] == []
@@ -356,7 +316,7 @@ def test_the_same_one_with_fewer_parts_stays_too(store, target):
     run.save(2, state(2))
     run.retain(KeepLast(1) | KeepAll(without="optimizer"))
     assert run.checkpoint(1).head.dropped == ["optimizer"]
-    with pytest.raises(StepExists):
+    with pytest.raises(errors.StepExists):
         run.checkpoint(1).copy_to(target)
     assert same(target.resolve("gpt@1").state(), state(1))
 
@@ -372,42 +332,29 @@ def test_a_record_that_comes_in_between_stays(store, target, theirs, seams):
         create(given, data)
 
     seams.backend(create=late)
-    if theirs is None:
-        assert run.checkpoint().copy_to(target).step == 1
-        assert same(target.resolve("latest").state(), state(1))
-    else:
-        with pytest.raises(StepExists):
-            run.checkpoint().copy_to(target)
-        assert target.backend.read(name) == theirs
+    with pytest.raises(errors.StepExists) if theirs else nullcontext():
+        run.checkpoint().copy_to(target)
+    assert target.backend.read(name) == (theirs or record_path(run, 1).read_bytes())
 
 
 def test_one_that_was_replaced_meanwhile_is_not_taken_for_the_other(store, target):
     run = saved(store, 1)
     old = run.checkpoint()
     run.save(1, {"new": 1}, replace=True)
-    with pytest.raises(RefNotFound, match=old.ref):
+    with pytest.raises(errors.RefNotFound, match=old.ref):
         old.copy_to(target)
     run.save(2, {})
     run.delete(1)
-    with pytest.raises(RefNotFound, match=old.ref):
+    with pytest.raises(errors.RefNotFound, match=old.ref):
         old.copy_to(target)
 
 
-def test_too_little_space_is_found_before_anything_is_written(store, target, seams):
-    run = saved(store, 1)
-    seams.backend(free=lambda _: 100_000)
-    with pytest.raises(NotEnoughSpace):
-        run.checkpoint().copy_to(target)
-    assert not Path(target.url, names.MODELS).exists()
-
-
-def test_a_copy_keeps_others_out_and_its_source_in(store, new_store):
-    """Who deletes what no record refers to waits, and no policy deletes what is being copied."""
+def test_a_copy_holds_the_locks_of_its_run_and_pins_its_source(store, new_store):
     run, target = saved(store, 1), new_store()
     seen = []
 
     def look(nbytes: int) -> None:
-        with pytest.raises(RunBusy), change_of(target.backend, run.hash, wait=0):
+        with pytest.raises(errors.RunBusy), change_of(target.backend, run.hash, wait=0):
             pass
         seen.append(pinned_steps(store.backend, run.hash))
 
@@ -416,9 +363,6 @@ def test_a_copy_keeps_others_out_and_its_source_in(store, new_store):
     assert pinned_steps(store.backend, run.hash) == set()
     with change_of(target.backend, run.hash, wait=0):
         pass
-
-
-# Tags, notes, metrics that came late
 
 
 def test_tags_notes_and_late_metrics_go_along(store, new_store):
@@ -464,13 +408,18 @@ def test_marks_that_cannot_be_read_are_left_out(store, target):
     assert same(target.resolve("gpt").state(), state(1))
 
 
-# Copies that are interrupted
+def test_too_little_space_is_found_before_anything_is_written(store, target, seams):
+    checkpoint = saved(store, 1).checkpoint()
+    seams.backend(free=lambda _: 100_000)
+    with pytest.raises(errors.NotEnoughSpace):
+        checkpoint.copy_to(target)
+    assert not Path(target.url, names.MODELS).exists()
 
 
 def test_what_an_interrupted_copy_left_is_cleared_by_gc(store, target):
     run = saved(store, 1)
     flip(data_path(run, 1, "optimizer"))
-    with pytest.raises(DigestMismatch):
+    with pytest.raises(errors.DigestMismatch):
         run.checkpoint(1).copy_to(target)
     assert target.runs() == []
     (line,) = collection.plan(target).lines
@@ -490,7 +439,7 @@ def test_whatever_fails_the_copy_is_whole_or_not_there(store, tmp_path, first, s
     for number in itertools.count(first, 5):
         with Seams.until_end() as inner:
             faulty = inner.disk(Faulty(number, raising(OSError(errno.EIO, "the disk went wrong"))))
-            with suppress(StandfastError):
+            with suppress(errors.StandfastError):
                 checkpoint.copy_to(Store(tmp_path / str(number)))
         if faulty.struck is None:
             break

@@ -106,7 +106,6 @@ def change_file(
 
 def _rewrite(store: Store, name: str, change: Callable[[bytes], bytes]) -> None:
     path = store.backend.path(name)
-    assert path is not None
     data = change(path.read_bytes())
     path.unlink()  # it may be a hard link to a file elsewhere
     path.write_bytes(data)

@@ -1,6 +1,5 @@
 """The index is a view: cold, warm, deleted, garbled or stale, it says what the records say."""
 
-import multiprocessing
 import os
 import shutil
 import sqlite3
@@ -16,11 +15,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from standfast import Run, Store
-from standfast.errors import RefNotFound
+from standfast import Run, Store, errors
 from standfast.store.index import database
-from tests.kit.seams import Seams
 from tests.kit.stores import folder, overwrite, random_bytes, record_path
+from tests.store.meanwhile import again
 
 
 @pytest.fixture
@@ -33,10 +31,6 @@ def run(store: Store) -> Run:
     return run
 
 
-def _again(store: Store) -> Store:
-    return Store(Path(store.url).parent)
-
-
 def _file(store: Store) -> Path:
     return Path(store.url) / ".standfast" / database.NAME
 
@@ -46,23 +40,13 @@ def _says(store: Store) -> Any:
     store.index.refresh()
     return (
         [(each.run, each.step, each.head) for each in store.index.newest()],
-        [
-            listed and listed.step
-            for each in store.index.runs()
-            if (listed := store.index.best(each.run))
-        ],
+        [best.step for each in store.index.runs() if (best := store.index.best(each.run))],
         store.index.runs(),
         store.index.highest(),
         store.index.tagged("paper"),
         [store.index.files(each.run) for each in store.index.runs()],
         store.index.unreadable(),
     )
-
-
-def _settle(run: Run, seconds: float = 10) -> None:
-    """Let the folder of a run have changed some time ago."""
-    past = time.time_ns() - int(seconds * 1e9)
-    os.utime(folder(run), ns=(past, past))
 
 
 def test_it_says_what_the_records_say(store, run):
@@ -74,10 +58,6 @@ def test_it_says_what_the_records_say(store, run):
     assert tagged == [(run.hash, 1)]
     assert len(files) == 3
     assert problems == []
-
-
-def _cut(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
 def _execute(*statements: str) -> Callable[[Path], None]:
@@ -92,7 +72,7 @@ def _execute(*statements: str) -> Callable[[Path], None]:
 HARM: dict[str, Callable[[Path], object]] = {
     "deleted": Path.unlink,
     "its folder deleted": lambda path: shutil.rmtree(path.parent),
-    "cut": _cut,
+    "cut": lambda path: os.truncate(path, path.stat().st_size // 2),
     "garbage": lambda path: path.write_bytes(os.urandom(10_000)),
     "without a table": _execute("DROP TABLE records"),
     "with another table": _execute("DROP TABLE records", "CREATE TABLE records (a TEXT)"),
@@ -107,7 +87,7 @@ def test_what_becomes_of_it_does_not_matter(store, run, how):
     path = _file(store)
     store.index.close()
     HARM[how](path)
-    for each in (_again(store), store):
+    for each in (again(store), store):
         assert _says(each) == expected
     with closing(sqlite3.connect(path)) as other:  # it is a file again, for all to use
         assert other.execute("SELECT count(*) FROM records").fetchone() == (3,)
@@ -121,14 +101,14 @@ def test_it_is_deleted_while_it_is_open(store, run):
     assert _says(store) == expected
     run.save(4, {"step": 4})
     assert store.resolve("latest").step == 4
-    assert _again(store).resolve("latest").step == 4
+    assert again(store).resolve("latest").step == 4
 
 
 def test_where_it_cannot_be_written_it_lives_in_memory(store, run, seams):
     expected = _says(store)
     seams.backend(cache=None)
-    assert _says(_again(store)) == expected
-    run = _again(store).run("a")
+    assert _says(again(store)) == expected
+    run = again(store).run("a")
     run.save(4, {"step": 4})
     assert run.load()["step"] == 4
 
@@ -139,69 +119,67 @@ def test_a_warm_index_looks_into_no_folder_that_did_not_change(store, run, seams
     refuse = lambda *_, **__: pytest.fail("it looked into a folder")  # noqa: E731
     seams.backend(list=refuse, read=refuse, open=refuse)
     assert _says(store) == expected
-    assert _says(_again(store)) == expected
+    assert _says(again(store)) == expected
 
 
 def test_what_another_process_does_is_seen(store, run):
     _says(store)
-    other = _again(store)
+    other = again(store)
     other.run("b").save(1, {"who": "b"})
     assert store.resolve("latest").state()["who"] == "b"
     other.run("a").delete(3)
     assert store.resolve("a").step == 2
     other.untag("paper")
-    with pytest.raises(RefNotFound):
+    with pytest.raises(errors.RefNotFound):
         store.resolve("paper")
     other.find_run("b").delete_all()
     assert [each.run for each in store.index.runs()] == [run.hash]
     shutil.rmtree(folder(run))
-    with pytest.raises(RefNotFound):
+    with pytest.raises(errors.RefNotFound):
         store.run("c").load()
     assert list(store.index.newest()) == []
 
 
 def test_a_change_within_the_same_tick_of_the_clock_is_not_overlooked(store, run):
-    """The folder's time stays what it was when the index last looked: a coarse clock does that."""
     _says(store)
     for step in (4, 5):
         before = folder(run).stat().st_mtime_ns
         run.save(step, {"step": step})
         os.utime(folder(run), ns=(before, before))
         assert store.resolve("latest").step == step
-        assert _again(store).resolve("latest").step == step
+        assert again(store).resolve("latest").step == step
     run.delete(5)
     os.utime(folder(run), ns=(before, before))
     assert store.resolve("latest").step == 4
 
 
 def test_a_clock_that_was_set_back_hides_nothing(store, run):
+    def changed_in(seconds: int) -> None:
+        time_of = time.time_ns() + seconds * 10**9
+        os.utime(folder(run), ns=(time_of, time_of))
+
     _says(store)
-    _settle(run, -3600)
+    changed_in(3600)
     _says(store)
     run.save(4, {"step": 4})
     assert store.resolve("latest").step == 4
-    _settle(run, 3600)
+    changed_in(-3600)
     assert store.resolve("latest").step == 4
 
 
-def test_a_record_that_was_replaced_is_read_again(store, run):
-    other = _again(store)
+def test_a_record_that_was_replaced_is_read_again(store, run, seams):
+    other = again(store)
     other.index.refresh()
     for count in range(1, 4):
         run.save(2, {"step": 2, "count": count}, replace=True)
         assert other.resolve("a@2").state()["count"] == count
         assert other.resolve("latest").sequence == 3 + count
-
-
-def test_a_record_that_was_replaced_twice_is_read_again(store, run):
-    """The second may get the inode of the first, and this index saw nothing in between."""
-    with Seams.until_end() as seams:
-        seams.backend(cache=None)
-        other = _again(store)
-        other.index.refresh()
+    seams.backend(cache=None)
+    other = again(store)
+    other.index.refresh()
     inode = record_path(run, 2).stat().st_ino
-    run.save(2, {"count": 1}, replace=True)
-    for count in range(2, 50):
+    run.save(2, {"count": 4}, replace=True)
+    for count in range(5, 50):  # until the record has the inode that this index saw
         run.save(2, {"count": count}, replace=True)
         if record_path(run, 2).stat().st_ino == inode:
             break
@@ -235,33 +213,35 @@ def test_foreign_files_and_folders_are_no_part_of_it(store, run):
     assert _says(store) == expected
 
 
-def test_a_long_head_is_read_whole(store):
-    run = store.run("long")
-    metrics = {f"metric {i}": float(i) for i in range(2000)}
-    run.save(1, {}, metrics=metrics)
-    assert record_path(run, 1).read_bytes().index(b"\n") > 3 * 8192
-    assert _again(store).resolve("long").metrics == metrics
-
-
-def test_many_checkpoints_are_listed_page_by_page(store):
+def test_a_long_head_is_read_whole_and_many_page_by_page(store):
     run = store.run("many")
+    metrics = {f"metric {i}": float(i) for i in range(2000)}
     for step in range(60):
-        run.save(step, {})
+        run.save(step, {}, metrics=metrics if step == 59 else {})
+    assert record_path(run, 59).read_bytes().index(b"\n") > 3 * 8192
+    assert again(store).resolve("many").metrics == metrics
     store.index.refresh()
     assert [each.step for each in store.index.newest(run.hash)] == list(range(59, -1, -1))
     assert store.index.count() == store.index.count(run.hash) == 60
     assert store.index.steps(run.hash) == list(range(60))
 
 
-def _ask_with(store: Store, answers: Any) -> None:
-    run = store.run("child")
-    run.save(9, {"x": random_bytes(100_000)})
-    answers.put(store.resolve("latest").step)
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_forked_child_asks_with_the_same_store(store, run):
+    assert store.resolve("latest").step == 3
+    child = os.fork()
+    if not child:
+        mine = store.run("child")
+        mine.save(9, {"x": random_bytes(100_000)})
+        os._exit(store.resolve("latest").step)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    assert store.resolve("latest").state()["x"].size == 100_000
+    run.save(10, {})
+    assert store.resolve("latest").step == 10
 
 
 def test_another_process_that_ends_leaves_it_to_those_who_have_it_open(store, run):
-    """Whoever closes a database last deletes its log, and must not take itself for the last."""
-    both = [store, _again(store)]  # the second must not take away the locks of the first
+    both = [store, again(store)]  # the second must not take away the locks of the first
     expected = [_says(each) for each in both]
     program = "import sys, standfast; print(standfast.Store(sys.argv[1]).resolve('latest').step)"
     command = [sys.executable, "-c", program, str(Path(store.url).parent)]
@@ -269,21 +249,6 @@ def test_another_process_that_ends_leaves_it_to_those_who_have_it_open(store, ru
     for suffix in ("-wal", "-shm"):
         assert _file(store).with_name(f"{database.NAME}{suffix}").exists()
     assert [_says(each) for each in both] == expected
-
-
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_a_forked_child_asks_with_the_same_store(store, run):
-    assert store.resolve("latest").step == 3
-    context = multiprocessing.get_context("fork")
-    answers = context.Queue()
-    child = context.Process(target=_ask_with, args=(store, answers))
-    child.start()
-    assert answers.get(timeout=60) == 9
-    child.join(timeout=60)
-    assert child.exitcode == 0
-    assert store.resolve("latest").state()["x"].size == 100_000
-    run.save(10, {})
-    assert store.resolve("latest").step == 10
 
 
 def test_threads_share_an_index(store, run):

@@ -23,12 +23,14 @@ from tests.kit.seams import Seams
 FIRST_LINE = "# Written by Standfast from the records; it may be deleted at any time.\n"
 
 
+def path_of(store: Store) -> Path:
+    return Path(store.url, "manifest.yaml")
+
+
 def read(store: Store) -> dict[str, Any]:
-    path = Path(store.url) / "manifest.yaml"
-    text = path.read_text()
+    text = path_of(store).read_text()
     assert text.startswith(FIRST_LINE)
-    found: dict[str, Any] = yaml.safe_load(text)
-    return found
+    return yaml.safe_load(text)
 
 
 def latest(store: Store) -> Any:
@@ -115,8 +117,7 @@ def test_it_is_written_once_a_minute_at_most_and_at_the_end(store, seams):
     assert run.load() == {}
 
 
-def test_a_run_that_saved_nothing_does_not_write_it(store, seams):
-    run = store.run("a")
+def test_a_run_that_saved_nothing_does_not_write_it(store, run, seams):
     gate = Gate(seams)
     run.close()
     store.close()
@@ -152,16 +153,9 @@ def test_a_store_that_is_gone_does_not_come_back(tmp_path):
     assert not (tmp_path / "store" / "checkpoints" / "manifest.yaml").exists()
 
 
-PROGRAM = """
-import sys
-from standfast import Store
-run = Store(sys.argv[1]).run("a")
-run.save(1, {"a": 1})
-"""
-
-
 def test_a_program_that_ends_has_it_written(tmp_path):
-    subprocess.run([sys.executable, "-c", PROGRAM, str(tmp_path)], check=True, timeout=300)
+    code = "import sys, standfast; standfast.Store(sys.argv[1]).run('a').save(1, {'a': 1})"
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, timeout=300)
     assert latest(Store(tmp_path)) == Store(tmp_path).run("a").hash
 
 
@@ -190,7 +184,7 @@ def test_a_forked_process_writes_its_own(store, seams):
 def test_whenever_it_is_looked_at_it_is_the_old_one_or_the_new_one(store, seams):
     run = store.run("a")
     store.write_manifest()
-    path = Path(store.url) / "manifest.yaml"
+    path = path_of(store)
     old = path.read_bytes()
     run.save(1, {})
     seen: list[bytes] = []
@@ -208,31 +202,21 @@ def test_whenever_it_is_looked_at_it_is_the_old_one_or_the_new_one(store, seams)
     assert set(seen) == {old, seen[-1]}
 
 
-# What other programs add
-
-
 ADDED = "1c6ae623a37f617b2048d9ae"
 
 
 def add_as_weightslab(store: Store, run: str = ADDED, **entry: Any) -> dict[str, Any]:
     """Write a manifest as weightslab does: the one that is there, with one more experiment."""
-    path = Path(store.url) / "manifest.yaml"
-    manifest = yaml.safe_load(path.read_text())
-    manifest["experiments"][run] = {
-        "hp_hash": run[:8],
-        "created": "2026-11-19T06:31:43.974415",
-        "latest_weight_checkpoint": None,
-        "latest_weight_step": 100,
-        **entry,
-    }
+    manifest = yaml.safe_load(path_of(store).read_text())
+    added = {"hp_hash": run[:8], "created": "2026-11-19T06:31:43.974415"}
+    added |= {"latest_weight_checkpoint": None, "latest_weight_step": 100, **entry}
+    manifest["experiments"][run] = added
     manifest["latest_hash"] = run
-    path.write_text(yaml.dump(manifest, default_flow_style=False, sort_keys=False))
-    added: dict[str, Any] = manifest["experiments"][run]
+    path_of(store).write_text(yaml.dump(manifest, default_flow_style=False, sort_keys=False))
     return added
 
 
 def test_an_experiment_that_another_program_added_is_kept(store):
-    """The rule of the project: nothing is deleted that Standfast did not create."""
     with store.run("a") as run:
         run.save(1, {"a": 1})
     first = add_as_weightslab(store, notes="it's: # \u00e9\n", experiment_name="wl-cobalt")
@@ -262,31 +246,29 @@ def test_a_run_that_was_removed_is_not_taken_for_an_added_experiment(store):
         assert read(store)["experiments"].keys() == {store.find_run("a").hash, ADDED}
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        b"experiments: {a: {",
-        b"- a list",
-        b"experiments: [1, 2]",
-        b"a: &a [1]\nexperiments: {b: *a}",
-        b"experiments: !!python/object:os.system {}",
-        b"\xff\x00",
-        b"# large\n" * (1 << 20),
-        f"{FIRST_LINE}# Added by another program\nexperiments: {{a: {{".encode(),
-    ],
-    ids=["torn", "list", "no entries", "alias", "tag", "binary", "large", "ours and torn"],
-)
-def test_a_manifest_of_another_program_that_cannot_be_read_is_kept_beside_ours(store, text):
-    path = Path(store.url) / "manifest.yaml"
+UNREADABLE = {
+    "torn": b"experiments: {a: {",
+    "list": b"- a list",
+    "no entries": b"experiments: [1, 2]",
+    "alias": b"a: &a [1]\nexperiments: {b: *a}",
+    "tag": b"experiments: !!python/object:os.system {}",
+    "binary": b"\xff\x00",
+    "large": b"# large\n" * (1 << 20),
+    "ours and torn": f"{FIRST_LINE}# Added by another program\nexperiments: {{a: {{".encode(),
+}
+
+
+@pytest.mark.parametrize("how", UNREADABLE)
+def test_a_manifest_that_cannot_be_read_is_kept_beside_ours(store, how):
+    path = path_of(store)
     with store.run("a") as run:
         run.save(1, {"a": 1})
-    store.write_manifest()
-    path.write_bytes(text)
-    with store.run("a") as run:
+        store.write_manifest()
+        path.write_bytes(UNREADABLE[how])
         run.save(2, {"a": 1})
     store.write_manifest()
     assert read(store)["experiments"].keys() == {run.hash}
-    assert path.with_name("manifest.weightslab.yaml").read_bytes() == text
+    assert path.with_name("manifest.weightslab.yaml").read_bytes() == UNREADABLE[how]
 
 
 def test_a_manifest_that_the_disk_cannot_read_now_keeps_its_name(store):
@@ -294,7 +276,7 @@ def test_a_manifest_that_the_disk_cannot_read_now_keeps_its_name(store):
         run.save(1, {"a": 1})
     store.write_manifest()
     add_as_weightslab(store)
-    path = Path(store.url) / "manifest.yaml"
+    path = path_of(store)
     before = path.read_bytes()
 
     def failing(read: Callable[..., bytes], name: str, limit: int | None = None) -> bytes:
@@ -318,7 +300,7 @@ def test_a_manifest_that_the_disk_cannot_read_now_keeps_its_name(store):
 def test_an_added_experiment_of_any_form_is_kept(store, entry):
     with store.run("a") as run:
         run.save(1, {"a": 1})
-    path = Path(store.url) / "manifest.yaml"
+    path = path_of(store)
     path.write_text(yaml.safe_dump({"experiments": {"x": entry, 5: deepcopy(entry)}}))
     store.write_manifest()
     store.write_manifest()
@@ -327,15 +309,9 @@ def test_an_added_experiment_of_any_form_is_kept(store, entry):
     assert experiments == {"x": entry, 5: entry}
 
 
-# Roots of others
-
-
-def everything_in(root: Path) -> dict[str, tuple[int, bytes]]:
+def everything_in(root: Path) -> dict[Path, tuple[int, bytes]]:
     return {
-        str(path.relative_to(root)): (
-            path.stat().st_mtime_ns,
-            path.read_bytes() if path.is_file() else b"",
-        )
+        path: (path.stat().st_mtime_ns, path.read_bytes() if path.is_file() else b"")
         for path in [root, *root.rglob("*")]
     }
 

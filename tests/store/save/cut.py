@@ -31,7 +31,7 @@ class Cut:
             for a, b in zip(self.shards, other.shards, strict=True)
         )
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None
 
 
 def _slices(box: Box) -> tuple[slice, ...]:

@@ -17,8 +17,7 @@ SHORT = [("run-save", 8), ("training-with-helper", 3)]
 
 @pytest.mark.guarantee("G1")
 @pytest.mark.parametrize(
-    ("operation", "nth"),
-    kept([(name, 1) for name in OPERATIONS] + SHORT, *SHORT),
+    ("operation", "nth"), kept([(name, 1) for name in OPERATIONS] + SHORT, *SHORT)
 )
 def test_without_memory_an_error_of_ours_is_raised_and_all_is_as_it_was(operation, nth, tmp_path):
     """With every nth of the amounts of memory."""
@@ -46,11 +45,9 @@ def test_without_threads_the_caller_does_the_work(operation, tmp_path):
     assert asked
 
 
-@pytest.mark.parametrize(
-    "error",
-    [MemoryError(), OSError(12, "Cannot allocate memory"), RuntimeError("can't start new thread")],
-)
-def test_what_python_raises_without_memory_becomes_one_error(error):
-    with pytest.raises(OutOfMemory) as raised, within_memory():
-        raise error
-    assert raised.value.__cause__ is error
+def test_what_python_raises_without_memory_becomes_one_error():
+    no_thread = RuntimeError("can't start new thread")
+    for error in (MemoryError(), OSError(12, "Cannot allocate memory"), no_thread):
+        with pytest.raises(OutOfMemory) as raised, within_memory():
+            raise error
+        assert raised.value.__cause__ is error

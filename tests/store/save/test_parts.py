@@ -28,16 +28,10 @@ def _names(path: Path) -> list[str]:
 
 
 def test_each_top_level_dict_has_a_file_with_names_unprefixed(run):
-    run.save(
-        1,
-        {
-            "model": {"layer": {"w": _big(1)}, "b": np.ones(3)},
-            "optimizer": {"state": {0: {"exp_avg": _big(2)}}},
-            "loose": _big(3),
-            "list": [_big(4), 1],
-            "step": 7,
-        },
-    )
+    state = {"loose": _big(3), "list": [_big(4), 1], "step": 7}
+    state |= {"model": {"layer": {"w": _big(1)}, "b": np.ones(3)}}
+    state |= {"optimizer": {"state": {0: {"exp_avg": _big(2)}}}}
+    run.save(1, state)
     assert _labels(run) == ["model", "optimizer", "state"]
     assert _names(data_path(run, 1, "model")) == ["b", "layer.w"]
     assert _names(data_path(run, 1, "optimizer")) == ["state.0.exp_avg"]
@@ -47,16 +41,12 @@ def test_each_top_level_dict_has_a_file_with_names_unprefixed(run):
     ]
 
 
-def test_small_parts_share_a_file(run):
-    run.save(
-        1, {"a": {"x": np.ones(3)}, "b": {"x": _big()[1:]}, "c": np.ones(5), "d": {"w": _big(2)}}
-    )
+def test_small_parts_share_a_file_and_one_alone_has_its_own(run):
+    small, large = {"x": np.ones(3)}, {"w": _big()}
+    run.save(1, {"a": small, "b": {"x": _big()[1:]}, "c": np.ones(5), "d": large})
     assert _labels(run) == ["d", "parts"], "a part is large from one mebibyte on"
     assert _names(data_path(run, 1, "parts")) == ["a.x", "b.x", "c"]
-
-
-def test_a_single_small_part_has_a_file_of_its_own(run):
-    run.save(1, {"a": {"x": np.ones(3)}, "d": {"w": _big()}, "step": 4, "empty": {}})
+    run.save(1, {"a": small, "d": {"w": _big(2)}, "step": 4, "empty": {}}, replace=True)
     assert _labels(run) == ["a", "d"]
     assert _names(data_path(run, 1, "a")) == ["x"]
 
@@ -135,7 +125,7 @@ def test_parts_of_one_label_have_files_of_their_own(run, keys):
     assert same(run.load(1), state)
 
 
-def test_names_with_dots_that_collide_stay_apart(run):
+def test_names_that_collide_stay_apart_and_those_too_long_are_cut(run):
     state = {
         "a": {"b.c": _big(1), "b": {"c": _big(2)}, "b.c~2": _big(3), 0: _big(4), "0": _big(5)},
         "a.b": {"c": _big(6)},
@@ -146,12 +136,9 @@ def test_names_with_dots_that_collide_stay_apart(run):
         *("a.0", "a.0~2", "a.b.c", "a.b.c~2", "a.b.c~2~2", "a.b.c~3")
     ]
     assert _names(data_path(run, 1, "a")) == ["0", "0~2", "b.c", "b.c~2", "b.c~2~2"]
-
-
-def test_names_longer_than_any_header_should_have_are_cut(run):
     state = {"x" * 100_000: {"y" * 100_000: np.ones(1)}, "x" * 100_001: np.zeros(1)}
-    run.save(1, state)
-    assert same(run.load(1), state)
+    run.save(2, state)
+    assert same(run.load(2), state)
     assert max(map(len, run.checkpoint().tensors)) < 5000
 
 

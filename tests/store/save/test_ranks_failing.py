@@ -33,14 +33,9 @@ def _quick(monkeypatch: pytest.MonkeyPatch, seams: Seams) -> None:
 
 def part(rank: int, seed: int) -> dict[str, Any]:
     """What a rank has: some of it as before, some from another run, some new."""
-    return {
-        f"rank{rank}": {
-            "same": random_bytes(BIG, rank),
-            "other": random_bytes(BIG, 900 + rank),
-            "new": random_bytes(BIG, 100 * seed + rank),
-            "seed": seed,
-        }
-    }
+    seeds = {"same": rank, "other": 900 + rank, "new": 100 * seed + rank}
+    tensors = {name: random_bytes(BIG, each) for name, each in seeds.items()}
+    return {f"rank{rank}": {**tensors, "seed": seed}}
 
 
 def union(seed: int) -> dict[str, Any]:
@@ -215,14 +210,12 @@ def kill(comm: ThreadRanks, *_: object) -> None:
 
 
 def test_ranks_that_did_not_hear_the_outcome_find_it(tmp_path):
-    """Rank 0 commits, and is gone before it can say so."""
     prepare(tmp_path)
-
     said: list[str] = []
 
     def before(comm: ThreadRanks, _: int, kind: str) -> None:
         said.append(kind)
-        if said.count("broadcast") == 2:
+        if said.count("broadcast") == 2:  # rank 0 commits, and is gone before it can say so
             kill(comm)
 
     outcomes = with_calls(tmp_path, 0, before)

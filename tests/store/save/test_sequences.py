@@ -6,8 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from standfast import Run, Store
-from standfast.errors import FellBack, LimitExceeded, NotDeleted, RefusedState
+from standfast import Run, Store, errors
 from standfast.store.maintenance.verify import verify_store
 from standfast.store.schema import marks, names, settings
 from standfast.store.schema.names import FORGED_SEQUENCE, LAST_COPIED
@@ -23,7 +22,9 @@ def renumbered(run: Run, sequence: int) -> None:
 
 
 def forged(run: Run, **members: int) -> None:
-    """Let the marks of step 1 say something else."""
+    """Let the marks of step 1 say that it was made the best, and something else."""
+    run.save(1, STATE)
+    run.checkpoint(1).add_metrics({"loss": 1.0}, best=True)
     resealed(Path(run.store.url, names.marks_file(run.hash, 1)), marks.FORMAT, **members)
 
 
@@ -52,7 +53,7 @@ def test_a_forged_number_stops_saves_until_it_is_deleted(tmp_path, sequence):
     run.save(1, STATE)
     foreign.save(1, STATE)
     renumbered(foreign, sequence)
-    with pytest.raises(RefusedState, match=f"{foreign.hash}_step_000001.json"):
+    with pytest.raises(errors.RefusedState, match=f"{foreign.hash}_step_000001.json"):
         run.save(2, STATE)
     assert run.load()["w"][-1] == 9999
     assert store.resolve("latest").run.hash == foreign.hash
@@ -79,7 +80,7 @@ def test_a_number_without_a_margin_is_not_copied_into_a_store(tmp_path):
     run = source.run("r")
     run.save(1, STATE)
     renumbered(run, LAST_COPIED + 1)
-    with pytest.raises(LimitExceeded):
+    with pytest.raises(errors.LimitExceeded):
         run.checkpoint(1).copy_to(target)
     assert not list((tmp_path / "b").rglob("*.json"))
     renumbered(run, LAST_COPIED)
@@ -87,38 +88,30 @@ def test_a_number_without_a_margin_is_not_copied_into_a_store(tmp_path):
     assert target.run("r").save(2, STATE).sequence == LAST_COPIED + 1
 
 
-@pytest.mark.parametrize(
-    ("member", "number"),
-    [("best", 1 << 53), ("best", 1 << 64), ("best", -1), ("sequence", 1 << 64)],
-)
-def test_marks_with_a_number_beyond_the_bound_are_damaged_and_spoil_nothing(
-    tmp_path, member, number
-):
-    run = Store(tmp_path).run("r")
-    run.save(1, STATE)
-    run.checkpoint(1).add_metrics({"loss": 1.0}, best=True)
-    forged(run, **{member: number})
-    store = Store(tmp_path)
-    assert [each.name for each in store.runs()] == ["r"]
-    store.run("other").save(1, STATE)
-    again = store.find_run("r")
-    again.save(2, STATE, best=True)
-    with pytest.warns(FellBack):  # they may have made step 1 the best since
-        assert again.checkpoint("best").step == 2
-    assert [*verify_store(store).damaged] == [names.marks_file(run.hash, 1)]
-
-
 def test_best_without_a_margin_is_not_copied_into_a_store(tmp_path):
-    source, target = Store(tmp_path / "a"), Store(tmp_path / "b")
-    run = source.run("r")
-    run.save(1, STATE)
-    run.checkpoint(1).add_metrics({"loss": 1.0}, best=True)
+    run, target = Store(tmp_path / "a").run("r"), Store(tmp_path / "b")
     forged(run, best=LAST_COPIED + 1)
     run.checkpoint(1).copy_to(target)
     copy = target.run("r")
     assert copy.checkpoint(1).metrics == {}
     copy.save(2, STATE, best=True)
     assert copy.checkpoint("best").step == 2
+
+
+@pytest.mark.parametrize(
+    "forgery", [{"best": 1 << 53}, {"best": 1 << 64}, {"best": -1}, {"sequence": 1 << 64}], ids=str
+)
+def test_marks_with_a_number_beyond_the_bound_are_damaged_and_spoil_nothing(tmp_path, forgery):
+    run = Store(tmp_path).run("r")
+    forged(run, **forgery)
+    store = Store(tmp_path)
+    assert [each.name for each in store.runs()] == ["r"]
+    store.run("other").save(1, STATE)
+    again = store.find_run("r")
+    again.save(2, STATE, best=True)
+    with pytest.warns(errors.FellBack):  # they may have made step 1 the best since
+        assert again.checkpoint("best").step == 2
+    assert [*verify_store(store).damaged] == [names.marks_file(run.hash, 1)]
 
 
 def test_a_store_file_with_a_number_beyond_the_bound_spoils_no_save(tmp_path):
@@ -128,7 +121,9 @@ def test_a_store_file_with_a_number_beyond_the_bound_spoils_no_save(tmp_path):
     store.budget = "1TB"
     path = Path(store.url, settings.NAME)
     resealed(path, settings.FORMAT, highest=names.MAX_SEQUENCE - 1)
-    with pytest.warns(NotDeleted, match=settings.NAME):  # nothing is deleted for a budget unknown
+    with pytest.warns(
+        errors.NotDeleted, match=settings.NAME
+    ):  # nothing is deleted for a budget unknown
         assert run.save(2, STATE).sequence == 2
     assert [*verify_store(store).damaged] == [settings.NAME]
 
@@ -137,7 +132,7 @@ def test_a_state_that_could_not_be_loaded_again_is_not_committed(run):
     run.save(1, STATE)
     before = sorted(folder(run).iterdir())
     keys = {(2**61 - 1) * factor: 0 for factor in range(8, 2000)}  # which all have one hash
-    with pytest.raises(RefusedState):
+    with pytest.raises(errors.RefusedState):
         run.save(2, {"w": np.arange(20_000.0), "keys": keys})
     assert sorted(folder(run).iterdir()) == before
     assert run.save(2, STATE).sequence == 2

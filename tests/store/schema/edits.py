@@ -1,6 +1,8 @@
 """Records and other sealed files with something changed in them, and all their digests right."""
 
 from collections.abc import Callable, Iterable
+from functools import reduce
+from operator import delitem, getitem, setitem
 from pathlib import Path
 from typing import Any
 
@@ -13,42 +15,31 @@ from tests.kit.stores import overwrite
 Change = Callable[[Any], Any]
 
 
-def put(*path: Any) -> Change:
-    """Put the last of these at the place that the others lead to."""
-    *keys, last, value = path
+def _edit(keys: Iterable[Any], act: Callable[[Any], object]) -> Change:
+    """Act on what these keys lead to; gives the whole back."""
 
     def change(node: Any) -> Any:
-        _at(node, keys)[last] = value
+        act(reduce(getitem, keys, node))
         return node
 
     return change
+
+
+def put(*path: Any) -> Change:
+    """Put the last of these at the place that the others lead to."""
+    *keys, last, value = path
+    return _edit(keys, lambda found: setitem(found, last, value))
 
 
 def take(*path: Any) -> Change:
     """Remove what is at this place."""
     *keys, last = path
-
-    def change(node: Any) -> Any:
-        del _at(node, keys)[last]
-        return node
-
-    return change
+    return _edit(keys, lambda found: delitem(found, last))
 
 
 def add(value: Any, *keys: Any) -> Change:
     """Append to the list at this place."""
-
-    def change(node: Any) -> Any:
-        _at(node, keys).append(value)
-        return node
-
-    return change
-
-
-def _at(node: Any, keys: Iterable[Any]) -> Any:
-    for key in keys:
-        node = node[key]
-    return node
+    return _edit(keys, lambda found: found.append(value))
 
 
 def lines_of(text: bytes) -> list[bytes]:

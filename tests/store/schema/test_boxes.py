@@ -86,6 +86,7 @@ def _halves(box: Box, axis: int, cut: int) -> list[Box]:
 
 
 def test_the_box_of_a_scalar_is_an_array_with_its_own_bytes():
+    assert (box_text(Box((0, 8), (4, 8))), box_text(Box((), ()))) == ("[0:4, 8:16]", "[]")
     whole = np.frombuffer(b"\x4d", np.bool_).reshape(())
     box = whole[slices(Box((), ()))]
     assert isinstance(box, np.ndarray)
@@ -146,7 +147,6 @@ def test_boxes_are_in_order_if_their_bytes_are(partition):
 @given(data=st.data(), partition=partitions())
 @settings(max_examples=300, deadline=None)
 def test_boxes_have_each_element_once(data, partition):
-    """Of a partition, or one with a box moved, cut, left out or added, by counting the elements."""
     shape, boxes = partition
     at = data.draw(st.integers(0, len(boxes) - 1))
     other = data.draw(boxes_in(shape))
@@ -190,7 +190,6 @@ def test_an_element_of_less_than_a_byte_is_in_no_box(dtype):
 
 
 def test_cuts_that_make_too_many_cells_are_refused():
-    """Along the diagonal, so that the cuts make the square of their number."""
     spec = TensorSpec("uint8", (2100, 2100))
     with pytest.raises(LimitExceeded, match="4,410,000"):
         check_boxes(spec, [Box((n, n), (1, 1)) for n in range(2100)])
@@ -221,11 +220,6 @@ def test_each_box_begins_a_chunk():
     halves = [Box((0, 0), (3, CHUNK // 2)), Box((0, CHUNK // 2), (3, CHUNK // 2))]
     assert count_chunks(spec, halves) == 4
     assert count_chunks(spec, [Box((n, 0), (1, CHUNK)) for n in range(3)]) == 3
-
-
-def test_a_box_is_written_as_an_index():
-    assert box_text(Box((0, 8), (4, 8))) == "[0:4, 8:16]"
-    assert box_text(Box((), ())) == "[]"
 
 
 @pytest.mark.usefixtures("cut_framework")

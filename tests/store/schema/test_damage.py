@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from standfast import Run, Store
-from standfast.errors import DamagedFile, UnreadableFile
+from standfast import Run, Store, errors
 from standfast.store.index.database import NAME
 from standfast.store.maintenance.doctor import examine
 from standfast.store.maintenance.verify import verify_store
@@ -20,11 +19,14 @@ from tests.kit.seams import Seams
 from tests.kit.stores import MIB, chunks, data_files, data_path, flip, folder, random_bytes
 from tests.store.meanwhile import again
 
+STATE = {"frozen": random_bytes(MIB), "n": np.ones(1)}
+SHARED = {"frozen": random_bytes(MIB), "more": 1}
+
 
 @pytest.fixture
 def run(store: Store) -> Run:
     run = store.run("a")
-    run.save(1, {"frozen": random_bytes(MIB), "n": np.ones(1)})
+    run.save(1, STATE)
     return run
 
 
@@ -36,31 +38,25 @@ def without_views(store: Store) -> None:
 def fail_reads(seams: Seams, path: Path) -> None:
     """Let the disk fail to read the data of a file, beyond its header."""
 
-    def check(fd: int, end: int) -> None:
+    def read(do: Any, fd: int, what: Any, at: int, *flags: int) -> Any:
+        end = at + (what if isinstance(what, int) else sum(map(len, what)))
         if os.readlink(f"/proc/self/fd/{fd}") == str(path) and end > 200_000:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return do(fd, what, at, *flags)
 
-    def pread(read: Any, fd: int, size: int, at: int) -> Any:
-        check(fd, at + size)
-        return read(fd, size, at)
-
-    def preadv(read: Any, fd: int, buffers: Any, at: int, *flags: int) -> Any:
-        check(fd, at + sum(map(len, buffers)))
-        return read(fd, buffers, at, *flags)
-
-    seams.system(os, pread=pread, preadv=preadv)
+    seams.system(os, pread=read, preadv=read)
 
 
 @pytest.mark.guarantee("G9")
 def test_a_rotten_chunk_is_not_referred_to_once_it_was_found(store, run):
     flip(data_path(run, 1))
-    with pytest.raises(DamagedFile):
+    with pytest.raises(errors.DamagedFile):
         run.load(1)
     run.close()
     without_views(store)
     other = again(store)
     found = other.run("a")
-    found.save(2, {"frozen": random_bytes(MIB), "n": np.ones(1)})
+    found.save(2, STATE)
     assert found.checkpoint(2).verify().nbytes > MIB
     assert len(data_files(found)) == 2
     assert other.index.damaged_files() == {data_path(run, 1).name}
@@ -68,16 +64,15 @@ def test_a_rotten_chunk_is_not_referred_to_once_it_was_found(store, run):
 
 def test_another_run_does_not_link_to_it(store, run):
     flip(data_path(run, 1))
-    with pytest.raises(DamagedFile):
+    with pytest.raises(errors.DamagedFile):
         run.checkpoint(1).verify()
     branch = again(store).run("b")
-    branch.save(1, {"frozen": random_bytes(MIB), "more": 1})
+    branch.save(1, SHARED)
     branch.checkpoint(1).verify()
     assert data_path(run, 1).name not in data_files(branch)
 
 
 def test_files_of_others_among_the_marks_are_left_alone(store, run):
-    run.save(2, {"n": np.ones(2)})
     note = Path(store.url, "damaged", "report of march.json")
     note.parent.mkdir()
     note.write_bytes(b"{}")
@@ -87,12 +82,12 @@ def test_files_of_others_among_the_marks_are_left_alone(store, run):
 
 def test_it_is_forgotten_with_the_last_link(store, run):
     branch = store.run("b")
-    branch.save(1, {"frozen": random_bytes(MIB), "more": 1})
+    branch.save(1, SHARED)
     name = data_path(run, 1).name
     assert name in data_files(branch)
     path = data_path(run, 1)
     path.write_bytes(path.read_bytes()[:-1] + b"x")  # in place: all names are of one file
-    with pytest.raises(DamagedFile):
+    with pytest.raises(errors.DamagedFile):
         run.load(1)
     run.delete_all()
     with branch:
@@ -107,10 +102,10 @@ def test_it_is_forgotten_with_the_last_link(store, run):
 def test_a_repaired_file_is_trusted_once_all_its_names_are_intact(store, run):
     """A store that was copied without its links has two files of one name, each on its own."""
     branch = store.run("b")
-    branch.save(1, {"frozen": random_bytes(MIB), "more": 1})
+    branch.save(1, SHARED)
     name = data_path(run, 1).name
     flip(folder(branch) / name, MIB // 2)
-    with pytest.raises(DamagedFile):
+    with pytest.raises(errors.DamagedFile):
         branch.load(1)
     trust(store.backend, run.hash, name)  # that one is intact, but the other is not
     assert store.index.damaged_files() == {name}
@@ -124,10 +119,10 @@ def test_a_chunk_that_the_disk_cannot_read_is_not_referred_to_again(store, run):
     run.close()
     with Seams.until_end() as seams:
         fail_reads(seams, path)
-        with pytest.raises(UnreadableFile):
+        with pytest.raises(errors.UnreadableFile):
             again(store).find_run("a").checkpoint(1).state(mapped=False)
     found = again(store).find_run("a")
-    found.save(2, {"frozen": random_bytes(MIB), "n": np.ones(1)})
+    found.save(2, STATE)
     assert path.name not in {file.name for file in found.checkpoint(2).head.files}
 
 
@@ -142,13 +137,13 @@ def test_a_chunk_that_verify_cannot_read_is_marked(store, run, seams):
 
 def test_an_unreadable_folder_keeps_its_damage(store, run, seams):
     flip(data_path(run, 1))
-    with pytest.raises(DamagedFile):
+    with pytest.raises(errors.DamagedFile):
         run.load(1)
     run.close()
 
     def refusing(size: Any, name: str) -> Any:
         if run.hash in name:
-            raise UnreadableFile(errno.EACCES, f"cannot read {name}: Permission denied")
+            raise errors.UnreadableFile(errno.EACCES, f"cannot read {name}: Permission denied")
         return size(name)
 
     seams.backend(size=refusing)

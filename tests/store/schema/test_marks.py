@@ -27,17 +27,12 @@ def _marks(run: Run) -> Path:
     return Path(run.store.url, names.marks_file(run.hash, 1))
 
 
-def test_a_tag_is_found_by_everybody(store, run):
+def test_a_tag_is_given_once_in_a_store(store, run):
     run.checkpoint(1).tag("paper")
     for each in (store, again(store)):
         assert each.resolve("paper") == run.checkpoint(1)
         assert each.resolve("paper").tags == ["paper"]
     assert run.load("paper")["step"] == 1
-    assert run.checkpoint(2).tags == []
-
-
-def test_a_tag_is_given_once_in_a_store(store, run):
-    run.checkpoint(1).tag("paper")
     other = store.run("b")
     for taken in (run.checkpoint(2), other.save(1, {})):
         with pytest.raises(errors.AmbiguousRef, match=f"{run.hash}@1"):
@@ -50,33 +45,27 @@ def test_a_tag_is_given_once_in_a_store(store, run):
     assert run.checkpoint(1).tags == []
 
 
-def test_a_tag_that_is_not_there_cannot_be_removed(store, run):
-    with pytest.raises(errors.RefNotFound):
-        store.untag("paper")
-    with pytest.raises(errors.RefNotFound):
-        run.checkpoint(1).untag("paper")
-    run.checkpoint(1).tag("paper")
-    with pytest.raises(errors.RefNotFound):
-        run.checkpoint(2).untag("paper")
-    assert store.resolve("paper").step == 1
-
-
-def test_removing_one_of_several_tags_leaves_the_others(store, run):
+def test_a_tag_is_removed_where_it_is_and_others_stay(store, run):
     checkpoint = run.checkpoint(1)
     for tag in ("x", "y", "x"):
         checkpoint.tag(tag)
     assert checkpoint.tags == ["x", "y"]
     checkpoint.untag("x")
+    for remove in (
+        lambda: store.untag("x"),
+        lambda: checkpoint.untag("x"),
+        lambda: run.checkpoint(2).untag("y"),
+        lambda: again(store).resolve("x"),
+    ):
+        with pytest.raises(errors.RefNotFound):
+            remove()
     assert checkpoint.tags == ["y"]
-    with pytest.raises(errors.RefNotFound):
-        again(store).resolve("x")
     assert again(store).resolve("y") == checkpoint
 
 
 def test_every_change_of_tags_is_seen_at_once(store, run):
-    """A file may get the inode of the one before the last; it is another file all the same."""
     checkpoint = run.checkpoint(1)
-    for number in range(10):
+    for number in range(10):  # a file may get the inode of the one before the last
         checkpoint.tag(f"a{number}")
         checkpoint.tag(f"b{number}")
         checkpoint.untag(f"a{number}")
@@ -86,11 +75,16 @@ def test_every_change_of_tags_is_seen_at_once(store, run):
         checkpoint.untag(f"b{number}")
 
 
-@pytest.mark.parametrize("tag", ["", "latest", "a@1", "x" * 201, 5, None])
-def test_a_tag_that_is_no_name_is_refused(run, tag):
-    with pytest.raises(errors.BadLabel):
-        run.checkpoint(1).tag(tag)
-    assert run.checkpoint(1).tags == []
+def test_a_tag_that_is_no_name_and_a_note_that_says_nothing_are_refused(run):
+    checkpoint = run.checkpoint(1)
+    for mark, texts in (
+        (checkpoint.tag, ["", "latest", "a@1", "x" * 201, 5, None]),
+        (checkpoint.note, ["", "  ", None, 5]),
+    ):
+        for text in texts:
+            with pytest.raises(errors.BadLabel):
+                mark(text)
+    assert (checkpoint.tags, checkpoint.notes) == ([], [])
 
 
 @pytest.mark.guarantee("G12")
@@ -137,13 +131,6 @@ def test_notes_are_added_in_their_order(store, run):
     assert [note.text for note in checkpoint.notes] == ["first", "second\nline, grün"]
     assert all(note.time.endswith("Z") for note in checkpoint.notes)
     assert checkpoint.tags == ["paper"]
-
-
-@pytest.mark.parametrize("text", ["", "  ", None, 5])
-def test_a_note_that_says_nothing_is_refused(run, text):
-    with pytest.raises(errors.BadLabel):
-        run.checkpoint(1).note(text)
-    assert run.checkpoint(1).notes == []
 
 
 def test_marks_change_neither_the_record_nor_the_data(run):

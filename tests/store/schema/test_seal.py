@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import standfast
-from standfast import Store
-from standfast.errors import BadField, DamagedFile, IndexMismatch, TooNew
+from standfast import Store, errors
 from standfast.store.schema import marks, names, run_file
 from standfast.store.schema.record import Place
 from standfast.store.schema.seal import seal, unseal
@@ -48,15 +47,11 @@ def test_every_flipped_bit_is_found():
         for bit in range(8):
             data = bytearray(GOOD)
             data[position] ^= 1 << bit
-            with pytest.raises(DamagedFile):
+            with pytest.raises(errors.DamagedFile):
                 unseal(bytes(data), FORMAT)
-
-
-def test_a_text_that_was_cut_or_goes_on_is_refused():
-    for end in range(len(GOOD)):
-        with pytest.raises(DamagedFile):
-            unseal(GOOD[:end], FORMAT)
-    with pytest.raises(IndexMismatch):
+        with pytest.raises(errors.DamagedFile):
+            unseal(GOOD[:position], FORMAT)
+    with pytest.raises(errors.IndexMismatch):
         unseal(GOOD + b" ", FORMAT)
 
 
@@ -69,14 +64,8 @@ def _with(body: bytes) -> bytes:
 @pytest.mark.parametrize(
     "body",
     [
-        b',"a":1,"a":1}',
-        b',"seal":""}',
-        b',"a":{"b":1,"b":2}}',
-        b',"a":NaN}',
-        b',"a":Infinity}',
-        b',"a":1',
-        b',"a":1}}',
-        b',"a":"\xff"}',
+        *(b',"a":1,"a":1}', b',"seal":""}', b',"a":{"b":1,"b":2}}', b',"a":NaN}'),
+        *(b',"a":Infinity}', b',"a":1', b',"a":1}}', b',"a":"\xff"}'),
         b',"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
         b',"a":' + b"9" * 100_000 + b"}",
     ],
@@ -84,22 +73,20 @@ def _with(body: bytes) -> bytes:
 )
 def test_what_is_sealed_and_no_sound_json_is_refused(body):
     assert unseal(_with(b',"a":1}'), FORMAT) == {"a": 1}
-    with pytest.raises(DamagedFile):
+    with pytest.raises(errors.DamagedFile):
         unseal(_with(body), FORMAT)
 
 
 def test_another_format_is_damage_and_a_newer_version_is_not():
-    with pytest.raises(BadField):
+    with pytest.raises(errors.BadField):
         unseal(GOOD, "standfast other 3")
-    with pytest.raises(TooNew):
+    with pytest.raises(errors.TooNew):
         unseal(GOOD, "standfast test 2")
-    with pytest.raises(IndexMismatch):  # damage can look like a newer version
+    with pytest.raises(errors.IndexMismatch):  # damage can look like a newer version
         unseal(GOOD[:-2] + b"]}", "standfast test 2")
-    with pytest.raises(DamagedFile):
+    with pytest.raises(errors.DamagedFile):
         unseal(GOOD, "standfast test 4")
 
-
-# The files that are sealed
 
 RUN_FILE = {
     "run": "0" * 24,
@@ -116,8 +103,9 @@ WRONG_RUN_FILES: list[dict[str, Any]] = [
     *({"parent": {"run": "x"}}, {"environment": {"python": 3}}, {"needs": "text"}),
 ]
 PLACE = Place("0" * 24, 1, 5, "0123abcd")
+MARKS = msgspec.to_builtins(PLACE) | {"tags": ["a"], "notes": [{"time": "t", "text": "x"}]}
 WRONG_MARKS: list[dict[str, Any]] = [
-    *({"run": "1" * 24}, {"step": 2}, {"tags": "a"}, {"tags": [1]}, {"notes": ["x"]}, {"token": 1}),
+    *({"run": "1" * 24}, {"step": 2}, {"tags": "a"}, {"tags": [1]}, {"notes": ["x"]}, {"token": 1})
 ]
 
 
@@ -127,20 +115,19 @@ def test_a_malformed_run_file_is_refused(store, change):
     store.backend.create(path, seal(run_file.FORMAT, RUN_FILE) + b"\n")
     assert run_file.read_run(store.backend, "0" * 24).name == "a"
     store.backend.replace(path, seal(run_file.FORMAT, RUN_FILE | change) + b"\n")
-    with pytest.raises(DamagedFile, match=path):
+    with pytest.raises(errors.DamagedFile, match=path):
         run_file.read_run(store.backend, "0" * 24)
 
 
 @pytest.mark.parametrize("change", WRONG_MARKS, ids=str)
 def test_malformed_marks_are_refused(store, change):
-    fields = msgspec.to_builtins(PLACE) | {"tags": ["a"], "notes": [{"time": "t", "text": "x"}]}
     path = names.marks_file("0" * 24, 1)
-    store.backend.create(path, seal(marks.FORMAT, fields) + b"\n")
+    store.backend.create(path, seal(marks.FORMAT, MARKS) + b"\n")
     assert marks.read_marks(store.backend, PLACE).tags == ["a"]
     other = msgspec.structs.replace(PLACE, token="ffffffff")
     assert marks.read_marks(store.backend, other).tags == []
-    store.backend.replace(path, seal(marks.FORMAT, fields | change) + b"\n")
-    with pytest.raises(DamagedFile, match=path):
+    store.backend.replace(path, seal(marks.FORMAT, MARKS | change) + b"\n")
+    with pytest.raises(errors.DamagedFile, match=path):
         marks.read_marks(store.backend, PLACE)
 
 

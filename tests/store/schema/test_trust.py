@@ -26,11 +26,6 @@ from tests.kit.stores import MIB, data_path, folder, overwrite, random_bytes, re
 from tests.store.meanwhile import again
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "store")
-
-
 def _sql(store: Store, statement: str) -> None:
     store.index.close()
     with sqlite3.connect(Path(store.url) / ".standfast" / database.NAME) as connection:
@@ -168,9 +163,8 @@ def test_a_tag_whose_record_is_gone_can_be_given_again(store, run):
     assert store.resolve("paper").step == 2
 
 
-def test_a_run_file_that_leads_nowhere_is_an_error(store):
-    run = store.run("a")
-    path = folder(run) / f"{run.hash}_run.json"
+def test_a_run_file_that_leads_nowhere_is_an_error(store, run):
+    path = Path(store.url, names.run_file(run.hash))
     path.unlink()
     path.symlink_to("nowhere")
     with pytest.raises(errors.StandfastError):

@@ -114,13 +114,9 @@ def test_parts_that_overlap_get_a_base_of_their_own(make):
     assert b[2] == -1
 
 
-def test_neighbours_and_equal_tensors_stay_separate():
-    flat = torch.arange(10.0)
+def test_what_shares_nothing_is_stored_however_it_lies():
+    flat, x = torch.arange(10.0), torch.randn(6, 6)
     assert _found([flat[:4], flat[4:], torch.ones(2), torch.ones(2)]).stored == [0, 1, 2, 3]
-
-
-def test_a_tensor_alone_is_stored_however_it_lies():
-    x = torch.randn(6, 6)
     for lone in (x.T, x[::2, 1:3], x[:1].expand(4, 6)):
         assert _found([lone, torch.ones(3)]).stored == [0, 1]
 

@@ -33,15 +33,12 @@ def store(tmp_path: Path) -> standfast.Store:
     return standfast.Store(tmp_path / "store")
 
 
-def _steps(run: Run) -> list[int]:
-    return sorted(checkpoint.step for checkpoint in run.checkpoints())
-
-
 def _hashes(done: ImportedRoot) -> dict[str | None, str]:
     return {each.experiment: each.run.hash for each in done.runs}
 
 
-# Which roots are foreign
+def _steps(run: Run) -> list[int]:
+    return sorted(checkpoint.step for checkpoint in run.checkpoints())
 
 
 @LAYOUTS
@@ -57,20 +54,9 @@ def test_weights_or_a_manifest_of_weightslab_make_a_root_foreign(tmp_path, short
     assert is_foreign(tmp_path)
 
 
-def test_a_store_is_not_foreign(store, tmp_path):
-    root = tmp_path / "store"
-    assert not is_foreign(root)
-    with store.run("gpt", hp={"lr": 0.1}) as run:
-        run.save(1, {"weight": torch.ones(3)})
-    assert not is_foreign(root)
-
-
 OURS = [
-    f"models/{FIRST}/{FIRST}_run.json",
-    f"models/{FIRST}/{FIRST}_step_000100.json",
-    f"models/{SECOND}/{SECOND}_run.json",
-    ".standfast",
-    None,
+    *(f"models/{FIRST}/{FIRST}_run.json", f"models/{FIRST}/{FIRST}_step_000100.json"),
+    *(f"models/{SECOND}/{SECOND}_run.json", ".standfast", None),
 ]
 
 
@@ -88,8 +74,11 @@ def test_one_file_of_ours_or_our_manifest_makes_a_root_ours(tmp_path, ours):
     assert not is_foreign(tmp_path)
 
 
-def test_other_folders_and_pipes_are_not_foreign(tmp_path):
-    assert not is_foreign(tmp_path / "nothing")
+def test_stores_other_folders_and_pipes_are_not_foreign(store, tmp_path):
+    assert not is_foreign(tmp_path / "store")
+    with store.run("gpt", hp={"lr": 0.1}) as run:
+        run.save(1, {"weight": torch.ones(3)})
+    assert not is_foreign(tmp_path / "store")
     other = tmp_path / "checkpoints" / "models" / "bert"
     other.mkdir(parents=True)
     (other / f"{FIRST}_step_000100.pt").write_bytes(b"")
@@ -97,9 +86,6 @@ def test_other_folders_and_pipes_are_not_foreign(tmp_path):
     writer = Writer(tmp_path / "piped", short=False)
     os.mkfifo(writer.manifest)
     assert not is_foreign(tmp_path / "piped")
-
-
-# Taking one over
 
 
 def test_the_root_that_weightslab_wrote_becomes_a_run(store):
@@ -137,7 +123,6 @@ def test_the_identity_is_that_of_the_parts(store, tmp_path):
     assert done.run.hash == identify(hp={"lr": 0.1}, model=model, data=STATE).hash
     assert "00000000" not in done.run.hash
     known = store.known_run(hp={"lr": 0.1}, model=model, data=STATE)
-    assert known is not None
     assert known.hash == done.run.hash
 
 
@@ -211,9 +196,7 @@ def test_what_is_damaged_is_listed_and_the_rest_taken(store, tmp_path):
     assert [path for path, _ in done.problems] == [writer.weights(SECOND, 100)]
 
 
-def test_samples_that_cannot_be_read_here_stop_it_before_anything_is_saved(
-    store, tmp_path, monkeypatch
-):
+def test_samples_that_cannot_be_read_here_stop_it_at_once(store, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     writer = Writer(tmp_path / "root", short=True)
     writer.experiment(FIRST, 100)

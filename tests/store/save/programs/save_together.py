@@ -24,7 +24,7 @@ def main(path: str, steps: str, rank: str = "-1", at: str = "0") -> None:
         for step in range(1, last + 1):
             state = part(comm.rank, step)
             if step == last and comm.rank == int(rank):
-                disk.LOCAL = FaultyDisk(int(at), kill)  # type: ignore[misc]
+                disk.LOCAL = FaultyDisk(int(at), kill)
             saved = save_together(run, comm, step, state)
             print(f"{comm.rank} {step} {saved.sequence}\n", end="", flush=True)
 
