@@ -34,28 +34,10 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.utils._pytree import tree_map
 
+from standfast import errors
 from standfast.dcp.boxes import check_filled
 from standfast.dcp.folder import folder as dcp_folders
 from standfast.dcp.folder.folder import DCPFolder
-from standfast.errors import (
-    BadField,
-    BadIndex,
-    BadOption,
-    BadRange,
-    ClosedFile,
-    DigestMismatch,
-    DuplicateKey,
-    LimitExceeded,
-    MissingData,
-    MissingFile,
-    NotVerified,
-    RefusedPickle,
-    SizeMismatch,
-    StandfastError,
-    TensorNotFound,
-    TruncatedFile,
-    UnsupportedFile,
-)
 from standfast.tensors import TensorSpec
 from standfast.tensors.shards import Box
 from tests import ROOT
@@ -149,9 +131,9 @@ def four_ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_state_of_four_ranks_comes_back_bit_for_bit(four_ranks):
     expected = torch.load(f"{four_ranks}.pt", weights_only=True)
     assert expected["optimizer"]["state"]["0.weight"]["step"].item() == 2
-    with pytest.warns(NotVerified, match="CRC-32"):
+    with pytest.warns(errors.NotVerified, match="CRC-32"):
         assert same(dcp_folders.read(four_ranks), expected)
-    with pytest.warns(NotVerified):
+    with pytest.warns(errors.NotVerified):
         assert same(dcp_folders.read(four_ranks, verify=False, mapped=False), expected)
 
 
@@ -164,14 +146,14 @@ def test_a_folder_tells_its_names_specs_and_values(four_ranks):
         assert folder.values["values.betas"] == (0.9, 0.99)
         assert not folder.values.keys() & set(folder.names)
         for offsets, shape in [((0,), (1,)), ((0, 0), (6, 7)), ((-1, 0), (1, 1)), ((0, 5), (1, 3))]:
-            with pytest.raises(BadIndex, match=r"tensors\.blocks"):
+            with pytest.raises(errors.BadIndex, match=r"tensors\.blocks"):
                 folder.box("tensors.blocks", Box(offsets, shape))
-        with pytest.raises(TensorNotFound, match=r"tensors\.block"):
+        with pytest.raises(errors.TensorNotFound, match=r"tensors\.block"):
             folder.tensor("tensors.block")
-    with pytest.raises(ClosedFile):
+    with pytest.raises(errors.ClosedFile):
         folder.tensor("tensors.blocks")
     for verify in ("require", "", 0, None):
-        with pytest.raises(BadOption, match="verify"):
+        with pytest.raises(errors.BadOption, match="verify"):
             DCPFolder(four_ranks, verify=verify)  # type: ignore[arg-type]
 
 
@@ -212,7 +194,7 @@ def test_a_box_reads_the_items_that_it_touches_and_no_others(name, four_ranks):
             harm = damaged(four_ranks / info.relative_path, info.offset + info.length // 2)
             with harm, DCPFolder(four_ranks) as folder:
                 if is_touched:
-                    with pytest.raises(StandfastError):
+                    with pytest.raises(errors.StandfastError):
                         folder.box(name, box)
                 else:
                     assert same(folder.box(name, box), whole[index].contiguous())
@@ -318,7 +300,7 @@ def test_pairs_of_float4_are_counted_one_by_one(tmp_path):
         assert torch.equal(found.view(torch.uint8), pairs.view(torch.uint8))
         part = folder.box("pairs", Box((1, 2), (2, 4))).view(torch.uint8)
         assert torch.equal(part, pairs.view(torch.uint8)[1:3, 1:3])
-        with pytest.raises(BadIndex, match="pairs"):
+        with pytest.raises(errors.BadIndex, match="pairs"):
             folder.box("pairs", Box((1, 1), (2, 4)))
 
 
@@ -357,24 +339,21 @@ def test_an_object_is_refused_by_name_or_left_out(tmp_path):
     folder = save(state, tmp_path / "checkpoint")
     with DCPFolder(folder) as opened:
         assert opened.tensor("model.w").tolist() == [1, 1]
-        with pytest.raises(RefusedPickle, match="config"):
+        with pytest.raises(errors.RefusedPickle, match="config"):
             opened.tree()
     with DCPFolder(folder, tensors_only=True) as opened:
         assert opened.tree()["model"]["w"].tolist() == [1, 1]
-        assert opened.left_out == {
-            "config": f"{__name__}.Config",
-            "pair.1": f"{__name__}.Config",
-        }
+        assert opened.left_out == {"config": f"{__name__}.Config", "pair.1": f"{__name__}.Config"}
 
 
 # What is not read
 
 
 def test_a_folder_of_something_else_is_refused(tmp_path):
-    with pytest.raises(MissingFile):
+    with pytest.raises(errors.MissingFile):
         DCPFolder(tmp_path)
     (tmp_path / "__0.metadata").touch()
-    with pytest.raises(UnsupportedFile, match="use_collectives"):
+    with pytest.raises(errors.UnsupportedFile, match="use_collectives"):
         DCPFolder(tmp_path)
 
 
@@ -402,10 +381,10 @@ class Flipped(StreamTransformExtension):
 def test_other_ways_to_write_items_are_refused_by_name(tmp_path):
     state = some_state()
     transformed = save(state, tmp_path / "a", _extensions=[Flipped()])
-    with pytest.raises(UnsupportedFile, match=r"stream\.flipped/1"):
+    with pytest.raises(errors.UnsupportedFile, match=r"stream\.flipped/1"):
         DCPFolder(transformed)
     form = SerializationFormat.SAFETENSORS
-    with pytest.raises(UnsupportedFile, match="SAFETENSORS"):
+    with pytest.raises(errors.UnsupportedFile, match="SAFETENSORS"):
         DCPFolder(save(state, tmp_path / "b", serialization_format=form))
 
 
@@ -494,48 +473,54 @@ def path(name: str, *parts: Any) -> Callable[[Any], None]:
     return lambda m: with_path(m, name, parts or tuple(name.split(".")))
 
 
-HOSTILE: dict[str, tuple[Callable[[Any], Any], type[StandfastError]]] = {
+HOSTILE: dict[str, tuple[Callable[[Any], Any], type[errors.StandfastError]]] = {
     **{
-        f"file {name!r}": (at(A, "relative_path", name), BadField)
+        f"file {name!r}": (at(A, "relative_path", name), errors.BadField)
         for name in ("../x", "/etc/passwd", "..\\x", "..", "", ".metadata", "a\0b", 5)
     },
-    "no such file": (at(A, "relative_path", "__9_0.distcp"), MissingData),
-    "long name": (at(A, "relative_path", "ä" * 250), MissingData),
-    "negative": (at(A, "offset", -1), BadField),
-    "huge": (at(A, "length", 1 << 60), LimitExceeded),
-    "after the end": (at(A, "offset", 1 << 40), TruncatedFile),
-    "short item": (at(A, "length", 47), SizeMismatch),
-    "overlapping": (lambda m: setattr(item_of(m, A), "offset", item_of(m, B).offset), BadRange),
-    "item of another": (swapped(FIRST, SECOND), BadField),
-    "value for a tensor": (swapped(FIRST, LAST), BadField),
-    "no item": (lambda m: delete(m.storage_data, LAST), BadField),
+    "no such file": (at(A, "relative_path", "__9_0.distcp"), errors.MissingData),
+    "long name": (at(A, "relative_path", "ä" * 250), errors.MissingData),
+    "negative": (at(A, "offset", -1), errors.BadField),
+    "huge": (at(A, "length", 1 << 60), errors.LimitExceeded),
+    "after the end": (at(A, "offset", 1 << 40), errors.TruncatedFile),
+    "short item": (at(A, "length", 47), errors.SizeMismatch),
+    "overlapping": (
+        lambda m: setattr(item_of(m, A), "offset", item_of(m, B).offset),
+        errors.BadRange,
+    ),
+    "item of another": (swapped(FIRST, SECOND), errors.BadField),
+    "value for a tensor": (swapped(FIRST, LAST), errors.BadField),
+    "no item": (lambda m: delete(m.storage_data, LAST), errors.BadField),
     "item of nothing": (
         lambda m: m.storage_data.update({MetadataIndex("x"): item_of(m, A)}),
-        BadField,
+        errors.BadField,
     ),
-    "too large": (size(5, 3), BadRange),
-    "too small": (size(3, 3), BadRange),
-    "other dimensions": (size(12), BadRange),
-    "overlapping chunks": (lambda m: cut(m, ((0, 0), (3, 3)), ((2, 0), (2, 3))), BadRange),
-    "a hole": (lambda m: cut(m, ((0, 0), (1, 3)), ((2, 0), (2, 3))), BadRange),
-    "duplicate chunk": (lambda m: cut(m, ((0, 0), (4, 3)), ((0, 0), (4, 3))), DuplicateKey),
-    "more chunks than items": (chunks(lambda found: found.extend(found * 99)), BadField),
-    "no chunk": (chunks(list.clear), BadRange),
-    "sparse": (properties(layout=torch.sparse_coo), UnsupportedFile),
-    "quantized": (properties(dtype=torch.qint8), UnsupportedFile),
-    "another dtype": (properties(dtype=torch.int32), BadField),
-    "version": (lambda m: setattr(m, "version", "2.0"), UnsupportedFile),
-    "no path": (lambda m: delete(m.planner_data, A), BadField),
-    "another path": (lambda m: m.planner_data.update({A: ("model", "c")}), BadField),
-    "long path": (lambda m: m.planner_data.update({A: ("x" * 100_000,) * 99}), BadField),
-    "deep path": (path("a" + ".a" * 100), LimitExceeded),
-    "through a leaf": (path("model.a.x"), BadField),
-    "dict that is a list": (path("model.0", "model", 0), BadField),
-    "list of a billion": (path("more.list.1000000000", "more", "list", 10**9), LimitExceeded),
-    "negative place": (path("more.list.-1", "more", "list", -1), BadField),
-    "root is a list": (path("0", 0), BadField),
-    "not a Metadata": (lambda m: m.storage_meta, BadField),
-    "no storage_data": (lambda m: setattr(m, "storage_data", None), BadField),
+    "too large": (size(5, 3), errors.BadRange),
+    "too small": (size(3, 3), errors.BadRange),
+    "other dimensions": (size(12), errors.BadRange),
+    "overlapping chunks": (lambda m: cut(m, ((0, 0), (3, 3)), ((2, 0), (2, 3))), errors.BadRange),
+    "a hole": (lambda m: cut(m, ((0, 0), (1, 3)), ((2, 0), (2, 3))), errors.BadRange),
+    "duplicate chunk": (lambda m: cut(m, ((0, 0), (4, 3)), ((0, 0), (4, 3))), errors.DuplicateKey),
+    "more chunks than items": (chunks(lambda found: found.extend(found * 99)), errors.BadField),
+    "no chunk": (chunks(list.clear), errors.BadRange),
+    "sparse": (properties(layout=torch.sparse_coo), errors.UnsupportedFile),
+    "quantized": (properties(dtype=torch.qint8), errors.UnsupportedFile),
+    "another dtype": (properties(dtype=torch.int32), errors.BadField),
+    "version": (lambda m: setattr(m, "version", "2.0"), errors.UnsupportedFile),
+    "no path": (lambda m: delete(m.planner_data, A), errors.BadField),
+    "another path": (lambda m: m.planner_data.update({A: ("model", "c")}), errors.BadField),
+    "long path": (lambda m: m.planner_data.update({A: ("x" * 100_000,) * 99}), errors.BadField),
+    "deep path": (path("a" + ".a" * 100), errors.LimitExceeded),
+    "through a leaf": (path("model.a.x"), errors.BadField),
+    "dict that is a list": (path("model.0", "model", 0), errors.BadField),
+    "list of a billion": (
+        path("more.list.1000000000", "more", "list", 10**9),
+        errors.LimitExceeded,
+    ),
+    "negative place": (path("more.list.-1", "more", "list", -1), errors.BadField),
+    "root is a list": (path("0", 0), errors.BadField),
+    "not a Metadata": (lambda m: m.storage_meta, errors.BadField),
+    "no storage_data": (lambda m: setattr(m, "storage_data", None), errors.BadField),
 }
 
 
@@ -580,7 +565,7 @@ def test_no_name_is_called(where, folder, tmp_path):
         info.relative_path, info.offset, info.length = "other", 0, len(buffer.getvalue())
 
     described_again(folder, change)
-    with pytest.raises(RefusedPickle, match=r"posix\.mkdir"):
+    with pytest.raises(errors.RefusedPickle, match=r"posix\.mkdir"):
         _ = DCPFolder(folder).values
     assert not (tmp_path / "called").exists()
 
@@ -608,7 +593,7 @@ def test_mutated_metadata_gives_the_same_or_an_error(folder):
             with DCPFolder(folder) as opened:
                 assert same(opened.tree(), expected)
             outcomes["same"] += 1
-        except StandfastError:
+        except errors.StandfastError:
             outcomes["refused"] += 1
     assert outcomes["same"] > 3  # in the path and the id that were saved, which nobody reads
     assert outcomes["refused"] > 260
@@ -618,14 +603,14 @@ def test_a_file_that_is_missing_or_cut_is_named(folder):
     data = folder / "__0_0.distcp"
     content = data.read_bytes()
     data.write_bytes(content[:-1])
-    with pytest.raises(TruncatedFile, match=r"__0_0\.distcp"):
+    with pytest.raises(errors.TruncatedFile, match=r"__0_0\.distcp"):
         DCPFolder(folder)
     data.write_bytes(content + b"behind all items")
     with DCPFolder(folder) as opened:
         assert same(opened.tree(), some_state())
         data.unlink()
         assert same(opened.tensor(A), some_state()["model"]["a"])  # it is open
-    with pytest.raises(MissingData, match=r"__0_0\.distcp"):
+    with pytest.raises(errors.MissingData, match=r"__0_0\.distcp"):
         DCPFolder(folder)
 
 
@@ -637,7 +622,7 @@ def test_a_flipped_bit_of_a_tensor_is_found(mapped, folder):
     content[content.index(values) + 3] ^= 1
     data.write_bytes(content)
     with DCPFolder(folder, mapped=mapped) as opened:
-        with pytest.raises(DigestMismatch, match="verify=False") as caught:
+        with pytest.raises(errors.DigestMismatch, match="verify=False") as caught:
             opened.tensor(A)
         assert caught.value.tensors == (A,)
         assert same(opened.tensor(B), some_state()["model"]["b"])
@@ -657,7 +642,7 @@ def test_mutated_items_give_the_same_or_an_error(folder):
         try:
             with DCPFolder(folder) as opened:
                 assert same(opened.tree(), expected)
-        except StandfastError:
+        except errors.StandfastError:
             refused += 1
     assert refused > 30
 
@@ -691,7 +676,7 @@ def test_boxes_fill_a_tensor_exactly_when_each_element_is_in_one():
             check_filled(shape, boxes, "it")
             assert (count == 1).all()
             filled += 1
-        except BadRange:
+        except errors.BadRange:
             assert (count != 1).any()
     assert 250 < filled < 1250
 
@@ -699,7 +684,7 @@ def test_boxes_fill_a_tensor_exactly_when_each_element_is_in_one():
 def test_a_tensor_cut_along_too_many_dimensions_is_refused_at_once():
     shape = (2,) * 64
     halves = [Box((0,) * 64, (1,) * 64), Box((1,) * 64, (1,) * 64)]
-    with pytest.raises(LimitExceeded, match="64"):
+    with pytest.raises(errors.LimitExceeded, match="64"):
         check_filled(shape, halves, "it")
 
 

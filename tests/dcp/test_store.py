@@ -22,16 +22,9 @@ from torch.distributed.checkpoint.planner import SavePlanner
 from torch.distributed.checkpoint.state_dict_loader import _load_state_dict_from_keys
 
 import standfast
+from standfast import errors
 from standfast.dcp import Reader, Writer
 from standfast.dcp.runs import step_of
-from standfast.errors import (
-    BadOption,
-    DigestMismatch,
-    FellBack,
-    RefNotFound,
-    RefusedState,
-    StateMismatch,
-)
 from standfast.store.backends.memory import MemoryBackend
 from tests import python_path
 from tests.dcp.programs import checks as dcp_checks
@@ -43,11 +36,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is")
 PROGRAMS = Path(__file__).with_name("programs")
 ON_RANKS = [
     (count, check.__name__)
-    for count, checks in (
-        (4, dcp_checks.ON_FOUR),
-        (2, dcp_checks.ON_TWO),
-        (1, dcp_checks.ALONE),
-    )
+    for count, checks in ((4, dcp_checks.ON_FOUR), (2, dcp_checks.ON_TWO), (1, dcp_checks.ALONE))
     for check in checks
 ]
 
@@ -247,7 +236,7 @@ def test_names_and_paths_are_those_that_dcp_gives(state):
 @pytest.mark.parametrize("state", [{"a": {1: 2, "1": 3}}, [1, 2]], ids=["duplicate name", "a list"])
 def test_what_dcp_cannot_fill_is_refused(store, state):
     standfast.Store(store).run("gpt").save(1, state)
-    with pytest.raises(StateMismatch):
+    with pytest.raises(errors.StateMismatch):
         Reader(store, "gpt").read_metadata()
 
 
@@ -267,10 +256,10 @@ def test_a_rank_follows_the_coordinator_or_says_why_not(store):
     state = {"a": torch.full((3,), 7.0), "b": 0}
     load(state)
     assert same(state, {"a": torch.ones(3), "b": 1})
-    with pytest.raises(RefNotFound, match="c"):
+    with pytest.raises(errors.RefNotFound, match="c"):
         load({"c": 0})
     run.save(1, {"a": torch.ones(3)}, replace=True)
-    with pytest.raises(RefNotFound):
+    with pytest.raises(errors.RefNotFound):
         load({"a": torch.ones(3)})
 
 
@@ -278,7 +267,7 @@ def test_latest_falls_back_if_a_file_is_gone(store):
     for step in (1, 2):
         dcp.save({"a": torch.full((3,), step)}, storage_writer=Writer(store, "gpt", step))
     data_path(_run(store), 2).unlink()
-    with pytest.warns(FellBack):
+    with pytest.warns(errors.FellBack):
         state = _loaded(store)
     assert same(state, {"a": torch.full((3,), 1)})
 
@@ -288,7 +277,7 @@ def test_damage_is_not_loaded_unless_asked_for(store):
     flip(data_path(_run(store), 1))
     with pytest.raises(CheckpointException) as error:
         dcp.load({"a": torch.ones(1000)}, storage_reader=Reader(store, "gpt"))
-    assert isinstance(_cause(error), DigestMismatch)
+    assert isinstance(_cause(error), errors.DigestMismatch)
     state = {"a": torch.ones(1000)}
     dcp.load(state, storage_reader=Reader(store, "gpt", verify=False))
     assert int(state["a"].count_nonzero()) == 1
@@ -332,10 +321,10 @@ class _Bare(SavePlanner):
 @pytest.mark.parametrize(
     ("value", "error", "planner"),
     [
-        ({1}, RefusedState, None),
-        (torch.eye(3).to_sparse(), RefusedState, None),
-        (standfast.per_rank(1), RefusedState, None),
-        (1, BadOption, _Bare()),
+        ({1}, errors.RefusedState, None),
+        (torch.eye(3).to_sparse(), errors.RefusedState, None),
+        (standfast.per_rank(1), errors.RefusedState, None),
+        (1, errors.BadOption, _Bare()),
     ],
     ids=["set", "sparse", "per rank", "bare planner"],
 )
@@ -353,7 +342,7 @@ def test_a_planner_with_no_more_than_the_interface_saves_tensors(store):
 
 
 def test_a_checkpoint_of_each_rank_is_refused(store):
-    with pytest.raises(BadOption, match="use_collectives"):
+    with pytest.raises(errors.BadOption, match="use_collectives"):
         dcp.save({"a": 1}, storage_writer=Writer(store, "gpt", 1), use_collectives=False)
 
 
@@ -361,7 +350,7 @@ def test_a_writer_without_a_step_is_refused(store):
     writer = Writer(store, "gpt")
     with pytest.raises(CheckpointException) as error:
         dcp.save({"a": 1}, storage_writer=writer)
-    assert isinstance(_cause(error), BadOption)
+    assert isinstance(_cause(error), errors.BadOption)
     for step in (3, 4):
         dcp.save({"a": step}, storage_writer=writer, checkpoint_id=f"outputs/step-{step}")
     assert [c.step for c in _run(store).checkpoints()] == [3, 4]
@@ -379,7 +368,7 @@ def test_the_step_is_what_a_checkpoint_id_ends_in(checkpoint_id, step):
 
 @pytest.mark.parametrize("checkpoint_id", ["", "latest", "step-1/model", "1" * 17])
 def test_what_has_no_step_at_its_end_is_refused(checkpoint_id):
-    with pytest.raises(BadOption):
+    with pytest.raises(errors.BadOption):
         step_of(checkpoint_id)
     assert not Writer.validate_checkpoint_id(checkpoint_id)
 
@@ -390,5 +379,5 @@ def test_a_writer_can_be_sent_to_another_process(store):
         dcp.save({"a": step}, storage_writer=pickle.loads(pickle.dumps(writer)))
     assert [c.step for c in run.checkpoints()] == [0, 1]
     in_memory = standfast.Store(MemoryBackend())
-    with pytest.raises(BadOption):
+    with pytest.raises(errors.BadOption):
         pickle.dumps(Writer(in_memory, "gpt", 1))

@@ -93,10 +93,7 @@ def _check_exact(store: Path, way: str, chosen: Any) -> None:
     saved = steps(store)
     for step in chosen or saved[:-1]:
         branch = saver(
-            store,
-            every_n_train_steps=saved[-1],
-            resume=f"{run}@{step}",
-            trial=100 + step,
+            store, every_n_train_steps=saved[-1], resume=f"{run}@{step}", trial=100 + step
         )
         rest = _train(branch, options, seed=4)
         assert branch.resume_report.exact, branch.resume_report

@@ -13,17 +13,7 @@ from standfast import Store
 from standfast.display.output import age_text, hash_text
 from standfast.errors import FellBack
 from tests.cli.test_cli import STANDFAST
-from tests.kit.cli import (
-    at,
-    call,
-    copy_of,
-    flip,
-    flip_in,
-    make_store,
-    put,
-    record_of,
-    weights,
-)
+from tests.kit.cli import at, call, copy_of, flip, flip_in, make_store, put, record_of, weights
 from tests.store.schema.test_versions import needing, of_version_2
 
 

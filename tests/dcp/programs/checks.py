@@ -20,12 +20,7 @@ from torch.utils._pytree import tree_map
 
 import standfast
 from standfast.dcp import Reader, Writer
-from standfast.errors import (
-    DigestMismatch,
-    RankFailed,
-    RefusedState,
-    StepExists,
-)
+from standfast.errors import DigestMismatch, RankFailed, RefusedState, StepExists
 from tests.kit.stores import flip
 
 Check = Callable[["Setting"], None]
