@@ -313,8 +313,9 @@ def test_differences_of_whole_numbers_do_not_overflow(before, after, least, most
 
 def test_what_is_the_same_has_not_changed_though_it_is_no_number(tmp_path):
     before = np.array([np.nan, np.inf, 1.0, np.nan], np.float32)
-    after = np.array([np.nan, np.inf, 2.0, 0.0], np.float32)
-    found = changed(tmp_path, before, after)["difference"]
+    found = changed(tmp_path, before, np.array([np.nan, np.inf, 2.0, 0.0], np.float32))[
+        "difference"
+    ]
     assert (found["zeros"], found["nan"], found["inf"], found["max"]) == (2, 1, 0, 1.0)
 
 
@@ -339,15 +340,24 @@ def cells(matrix: Any, rows: int, columns: int) -> Any:
     )
 
 
-def test_a_small_matrix_is_its_own_picture(look):
+def test_a_small_matrix_is_its_own_picture_and_a_vector_one_row_or_wrapped(look):
     array = np.random.default_rng(11).standard_normal((30, 40)).astype(np.float32)
     array[2, 3] = np.nan
     found = heatmap(look(array), "w")
     shown = array.astype(np.float64).tolist()
     shown[2][3] = None
-    assert found["values"] == shown
-    assert (found["rows"], found["columns"], found["reduced"]) == (30, 40, None)
-    assert found["exact"] is True
+    assert (found["values"], found["exact"], found["reduced"]) == (shown, True, None)
+    assert (found["rows"], found["columns"]) == (30, 40)
+    short = heatmap(look(np.arange(100.0)), "w")
+    assert (short["values"], short["wrapped"]) == ([np.arange(100.0).tolist()], None)
+    long = heatmap(look(np.arange(1000.0)), "w")
+    assert (long["rows"], long["columns"], long["wrapped"]) == (32, 32, 32)
+    flat = [value for row in long["values"] for value in row]
+    assert flat == [*np.arange(1000.0).tolist(), *[None] * 24]
+    assert heatmap(look(np.float64(3)[...]), "w")["values"] == [[3.0]]
+    huge = np.full((4, 4), 1.5e308)  # whose mean does not leave the range
+    huge[3, 3] = np.inf
+    assert heatmap(look(huge), "w", 2, 2)["values"] == [[1.5e308, 1.5e308], [1.5e308, None]]
 
 
 @pytest.mark.parametrize(
@@ -378,23 +388,6 @@ def test_of_more_dimensions_the_last_two_are_shown(look):
             heatmap(source, "w", rows, columns)
     with pytest.raises(TensorNotFound):
         summary(source, "other")
-
-
-def test_a_vector_is_one_row_or_is_wrapped(look):
-    short = heatmap(look(np.arange(100.0)), "w")
-    assert (short["values"], short["wrapped"]) == ([np.arange(100.0).tolist()], None)
-    long = heatmap(look(np.arange(1000.0)), "w")
-    assert (long["rows"], long["columns"], long["wrapped"]) == (32, 32, 32)
-    flat = [value for row in long["values"] for value in row]
-    assert flat == [*np.arange(1000.0).tolist(), *[None] * 24]
-    assert heatmap(look(np.float64(3)[...]), "w")["values"] == [[3.0]]
-
-
-def test_means_of_huge_numbers_do_not_leave_the_range(look):
-    array = np.full((4, 4), 1.5e308)
-    array[3, 3] = np.inf
-    found = heatmap(look(array), "w", 2, 2)
-    assert found["values"] == [[1.5e308, 1.5e308], [1.5e308, None]]
 
 
 def test_of_a_larger_matrix_some_bands_are_shown(large, seams):

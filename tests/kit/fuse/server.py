@@ -37,7 +37,8 @@ _NOT_PASSED = os.O_DIRECT | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mount.argtypes = (*[ctypes.c_char_p] * 3, ctypes.c_ulong, ctypes.c_char_p)
-_libc.renameat2.argtypes = (*[ctypes.c_int, ctypes.c_char_p] * 2, ctypes.c_uint)
+_at = ctypes.c_int, ctypes.c_char_p
+_libc.renameat2.argtypes = (*_at, *_at, ctypes.c_uint)
 _libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
 
 
@@ -328,10 +329,8 @@ def _identity(status: os.stat_result) -> tuple[int, int]:
 
 
 def _attributes(status: os.stat_result) -> bytes:
-    times = [
-        divmod(ns, 10**9) for ns in (status.st_atime_ns, status.st_mtime_ns, status.st_ctime_ns)
-    ]
-    seconds, rest = zip(*times, strict=True)
+    times = status.st_atime_ns, status.st_mtime_ns, status.st_ctime_ns
+    seconds, rest = zip(*(divmod(ns, 10**9) for ns in times), strict=True)
     of_node = status.st_mode, status.st_nlink, status.st_uid, status.st_gid, status.st_rdev
     size = status.st_size, status.st_blocks
     return _ATTR.pack(status.st_ino, *size, *seconds, *rest, *of_node, status.st_blksize, 0)
