@@ -46,9 +46,6 @@ RANKS = 4
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 
 
-# Four ranks
-
-
 def save_on_ranks(folder: Path) -> None:
     """Four processes save one state into `folder`, and what it is as a whole beside it."""
     codes = on_forks(RANKS, folder.with_name("meeting"), lambda rank: _save_on_rank(rank, folder))
@@ -210,9 +207,6 @@ def test_neither_torch_nor_a_process_group_is_needed(four_ranks):
     assert ran.stdout.split() == [rows.numpy().tobytes().hex()]
 
 
-# One rank
-
-
 def save(state: dict[str, Any], folder: Path, **options: Any) -> Path:
     """A folder that one process writes."""
     planner = options.pop("planner", None)
@@ -319,9 +313,6 @@ def test_an_object_is_refused_by_name_or_left_out(tmp_path):
         assert opened.left_out == {"config": f"{__name__}.Config", "pair.1": f"{__name__}.Config"}
 
 
-# What is not read
-
-
 def test_a_folder_of_something_else_is_refused(tmp_path):
     with pytest.raises(errors.MissingFile):
         DCPFolder(tmp_path)
@@ -359,9 +350,6 @@ def test_other_ways_to_write_items_are_refused_by_name(tmp_path):
     form = SerializationFormat.SAFETENSORS
     with pytest.raises(errors.UnsupportedFile, match="SAFETENSORS"):
         DCPFolder(save(state, tmp_path / "b", serialization_format=form))
-
-
-# What is hostile or damaged
 
 
 @pytest.fixture
@@ -548,9 +536,6 @@ def test_a_flipped_bit_of_a_tensor_is_found(mapped, folder):
         assert same(opened.tensor(B), some_state()["model"]["b"])
     with DCPFolder(folder, mapped=mapped, verify=False) as opened:
         assert opened.tensor(A).shape == (4, 3)
-
-
-# Boxes that fill a tensor
 
 
 def test_boxes_fill_a_tensor_exactly_when_each_element_is_in_one():

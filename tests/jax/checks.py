@@ -80,9 +80,6 @@ def run(tmp_path: Path) -> standfast.Run:
     return standfast.Store(tmp_path / "store").run("jax")
 
 
-# Arrays
-
-
 @pytest.mark.parametrize("dtype", NARROW)
 def test_every_dtype_comes_back_bit_for_bit(dtype: str, run: standfast.Run) -> None:
     assert {*DTYPES} == {*NARROW, *WIDE, "float6_e2m3fn", "float6_e3m2fn"}
@@ -220,9 +217,6 @@ def test_a_model_is_the_same_by_its_arrays_and_by_their_description() -> None:
     assert identify(model=params) != identify(model={**params, "w": jnp.ones((2, 3))})
 
 
-# Shards
-
-
 @pytest.mark.parametrize("axes", [("rows",), (None, "columns"), ("rows", "columns"), ("columns",)])
 def test_the_boxes_of_an_array_have_each_element_once(axes: tuple[str | None, ...]) -> None:
     value = placed(jnp.arange(64.0).reshape(8, 8), *axes)
@@ -289,9 +283,6 @@ def test_a_cut_array_is_saved_whole(run: standfast.Run) -> None:
     tree = {"x": placed(any_bits("float4_e2m1fn", (8, 4)), "rows"), "e": placed(jnp.ones((0, 8)))}
     save(run, 2, tree)
     assert bits(restore(run)["x"]) == bits(restore(run, tree)["x"]) == bits(tree["x"])
-
-
-# Pytrees
 
 
 class Moments(NamedTuple):
@@ -410,8 +401,6 @@ def test_a_damaged_checkpoint_is_passed_over_as_by_a_run(run: standfast.Run) -> 
     with pytest.warns(errors.FellBack):
         assert bits(restore(run, target)["x"]) == bits(jnp.arange(1000.0))
 
-
-# A training state
 
 OPTIONS: dict[str, Any] = {"name": "a", "every": 1, "quiet": True, "asynchronous": False}
 

@@ -57,8 +57,6 @@ def steps(store: Path, run: str = "net") -> list[int]:
     return [each.step for each in standfast.Store(store).find_run(run).checkpoints()]
 
 
-# Exactness
-
 WHOLE = {"max_steps": 12, "max_epochs": None}
 NEVER = {"plateau": False, "validation": False}
 WAYS: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
@@ -181,9 +179,6 @@ def test_the_other_package_of_lightning_works_too(tmp_path):
     assert steps(tmp_path) == [3, 6, 9, 12, 15, 18, 20]
 
 
-# When
-
-
 def test_each_trigger_saves_when_modelcheckpoint_would(tmp_path):
     def saved(name: str, options: dict[str, Any] | None = None, **triggers: Any) -> list[int]:
         triggers = {"every_n_train_steps": None, **triggers}
@@ -244,9 +239,6 @@ def test_a_program_that_is_told_to_end_saves_and_continues_exactly(tmp_path):
     assert same(final(whole), final(rest))
 
 
-# What is kept
-
-
 def test_the_best_are_kept_and_the_best_of_all_is_known(tmp_path):
     best = saver(tmp_path, every_n_train_steps=None, monitor="val", save_top_k=2)
     _, trainer = fit(best, Net(plateau=False))
@@ -281,9 +273,6 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path):
         fit(rest, max_epochs=2)
     assert rest.resume_report.step == 5
     assert steps(tmp_path) == [5, 10]
-
-
-# Which run
 
 
 def test_hyperparameters_of_the_module_make_the_run_of_which_the_last_is_kept(tmp_path):
@@ -325,9 +314,6 @@ def test_a_run_that_another_trainer_saves_into_is_refused(tmp_path):
             self.trainer.should_stop = True
 
     fit(saver(tmp_path), Second())
-
-
-# What is refused
 
 
 def test_what_cannot_be_kept_is_refused_with_where_it_comes_from(tmp_path):

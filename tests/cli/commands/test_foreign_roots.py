@@ -105,9 +105,7 @@ def test_show_of_an_experiment(root, monkeypatch):
         ("dead", "'dead'"),
         ("dead1", "dead1"),
     ):
-        done = call("show", ref)
-        assert done.code == 2
-        assert told in done.err
+        call("show", ref).fails(2, told)
     for ref in ("latest", f"{FIRST[:4]}@latest"):
         assert call("show", ref, "--json").json["ref"] == f"{FIRST}@1000000"
     root.config(FIRST, {}).write_bytes(b"{")

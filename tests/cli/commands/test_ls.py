@@ -80,9 +80,7 @@ def test_several_filters_are_all_to_fit(store, tmp_path):
     ],
 )
 def test_a_filter_or_order_that_makes_no_sense_is_refused(cli, arguments, told):
-    done = cli("ls", *arguments.split())
-    assert (done.code, done.out) == (2, "")
-    assert told in done.err
+    cli("ls", *arguments.split()).fails(2, told)
 
 
 def test_what_another_run_has_is_no_typing_error(store, cli, tmp_path):

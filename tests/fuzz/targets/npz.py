@@ -42,9 +42,6 @@ LOOSER = {
 """Why NumPy may refuse what we open, by its message."""
 
 
-# Mutations
-
-
 def reseal(file: bytes) -> bytes:
     """The file with a seal that matches it again, if it has one."""
     return resealed_archive(file, own_format)
@@ -68,9 +65,6 @@ def resealed_archive(file: bytes, format: Any) -> bytes:
             others += file[at:start]
             at = max(at, start + size)
     return with_digest(file, len(file) - 64, others + file[at:-64])
-
-
-# Comparison with NumPy
 
 
 def check(data: bytes, outcome: Outcome, options: Options) -> None:

@@ -24,16 +24,10 @@ our own keys. A BadHeader too, but only for space before the first brace, which 
 """
 
 
-# Mutations
-
-
 def _header(random: Random, file: bytes) -> tuple[bytes, Callable[[bytes], bytes]]:
     """The text of the header."""
     end = header_end(file)
     return file[8:end], lambda text: file_of(text, file[end:])
-
-
-# Comparison with the reference library
 
 
 def check(data: bytes, outcome: Outcome, options: Options) -> None:

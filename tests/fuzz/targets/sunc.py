@@ -28,9 +28,6 @@ TAG = b"HFDG"
 START = b'{"standfast.digest":"'
 
 
-# Where things are, by the lengths in the header
-
-
 def section_sizes(file: bytes) -> list[int] | None:
     """The sizes of the four sections; None if there is no header."""
     if len(file) < 92:
@@ -50,9 +47,6 @@ def own_start(file: bytes) -> int | None:
         return None
     at = len(file) - 24 - int.from_bytes(file[-12:-4], "little")
     return at if at >= payload_end(file) and file.startswith(TAG, at) else None
-
-
-# Mutations
 
 
 def _header(random: Random, file: bytes) -> Found | None:
@@ -83,8 +77,6 @@ def reseal(file: bytes) -> bytes:
     at = own + 12 + len(START)
     return with_digest(file, at, file[:92] + link + file[own:at], file[at + 64 :])
 
-
-# The trees in it
 
 DTYPES = {1: "uint8", 2: "float16", 4: "float32", 8: "float64", 16: "complex128"}
 
