@@ -30,9 +30,7 @@ def other(tmp_path: Path) -> Path:
     return tmp_path / "other"
 
 
-def test_a_store_is_named_by_an_option_or_the_environment_or_is_the_nearest_folder_above(
-    store, other, monkeypatch
-):
+def test_a_store_is_named_or_is_the_nearest_folder_above(store, other, monkeypatch):
     assert "bert" in call("ls", "--store", store).out
     with monkeypatch.context() as patch:
         patch.setenv("STANDFAST_STORE", str(store))

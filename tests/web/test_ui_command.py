@@ -118,9 +118,7 @@ def ui(seams: Seams) -> None:
 
 
 @pytest.mark.usefixtures("ui")
-def test_it_takes_the_next_free_port_and_what_cannot_be_served_is_refused(
-    small, tmp_path, monkeypatch
-):
+def test_it_takes_the_next_free_port_and_refuses_what_it_cannot_serve(small, tmp_path, monkeypatch):
     place = Path(small.url).parent
     with ExitStack() as ending:
         taken = ending.enter_context(socket.create_server(("127.0.0.1", 0)))

@@ -98,15 +98,8 @@ def test_a_note_is_added_and_a_run_is_renamed(store, cli):
     "command",
     [
         *("tag gpt", "tag", "tag gpt latest", "tag gpt a/b", "tag nobody name"),
-        *("tag --delete nothing", "tag gpt name --delete name"),
-        *(
-            "note gpt",
-            "note gpt \xa0",
-            "note nobody text",
-            "rename gpt a@b",
-            "rename nobody name",
-            "rename gpt",
-        ),
+        *("tag --delete nothing", "tag gpt name --delete name", "note gpt", "note gpt \xa0"),
+        *("note nobody text", "rename gpt a@b", "rename nobody name", "rename gpt"),
         *("export gpt@200 model.oxck --part nothing", "export gpt@200 model.oxck --format nothing"),
         "export gpt@200 no/folder/model.oxck",
     ],
