@@ -31,14 +31,9 @@ with warnings.catch_warnings():
     from standfast.lightning.resume import EXTRA, Extra
     from standfast.lightning.values import again, plain
     from standfast.training.beginning import program_name
-    from tests.lightning.programs.training import BATCHES, Data, Net, fit, trainer_of
+    from tests.lightning.programs.training import BATCHES, QUIET, Data, Net, fit, trainer_of
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::UserWarning:lightning"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-]
-
+pytestmark = QUIET
 PROGRAM = Path(__file__).parent / "programs" / "training.py"
 IMPORTED = "import sys; from tests.lightning.programs import training as it; it.main(*sys.argv[1:])"
 

@@ -77,8 +77,8 @@ def check(data: bytes, outcome: Outcome, options: Options) -> None:
         else:
             _check_same(data, outcome, theirs)
     elif not isinstance(theirs, str):
-        strict = type(outcome).__name__ in STRICTER
-        require(strict, f"NumPy opens what is a {type(outcome).__name__} to us")
+        kind = type(outcome).__name__
+        require(kind in STRICTER, f"NumPy opens what is a {kind} to us")
 
 
 def _library(data: bytes) -> dict[str, Any] | str:
