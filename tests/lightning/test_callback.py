@@ -78,15 +78,22 @@ def _train(checkpoint: Any, options: dict[str, Any], seed: int) -> Any:
     return fit(checkpoint, model, data, seed, **options)[0]
 
 
-def _check_exact(store: Path, way: str, chosen: Any) -> None:
+@pytest.mark.parametrize(
+    ("way", "chosen"),
+    [
+        *((way, chosen) for way, (_, chosen) in WAYS.items() if chosen),
+        *(pytest.param(way, None, marks=pytest.mark.long) for way in WAYS),  # from every step
+    ],
+)
+def test_a_training_that_goes_on_ends_as_if_it_had_never_stopped(tmp_path, way, chosen):
     options, _ = WAYS[way]
-    whole = saver(store, every_n_train_steps=1 if options.get("resumable", True) else BATCHES)
+    whole = saver(tmp_path, every_n_train_steps=1 if options.get("resumable", True) else BATCHES)
     model = _train(whole, options, 3)
-    run, expected = standfast.Store(store).find_run("net").hash, final(whole)
-    saved = steps(store)
+    run, expected = standfast.Store(tmp_path).find_run("net").hash, final(whole)
+    saved = steps(tmp_path)
     for step in chosen or saved[:-1]:
         branch = saver(
-            store, every_n_train_steps=saved[-1], resume=f"{run}@{step}", trial=100 + step
+            tmp_path, every_n_train_steps=saved[-1], resume=f"{run}@{step}", trial=100 + step
         )
         rest = _train(branch, options, seed=4)
         assert branch.resume_report.exact, branch.resume_report
@@ -95,17 +102,6 @@ def _check_exact(store: Path, way: str, chosen: Any) -> None:
         assert rest.seen
         assert rest.seen == model.seen[-len(rest.seen) :]
         assert rest.hooks == model.hooks[len(model.hooks) - len(rest.hooks) :]
-
-
-@pytest.mark.parametrize("way", [way for way, (_, chosen) in WAYS.items() if chosen])
-def test_a_training_that_goes_on_ends_as_if_it_had_never_stopped(tmp_path, way):
-    _check_exact(tmp_path, way, WAYS[way][1])
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("way", WAYS)
-def test_it_does_from_every_step(tmp_path, way):
-    _check_exact(tmp_path, way, ())
 
 
 def _run(store: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

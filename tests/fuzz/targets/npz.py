@@ -52,11 +52,8 @@ def resealed_archive(file: bytes, format: Any) -> bytes:
     if not re.search(rb"standfast\.digest:[0-9a-f]{64}\Z", file):
         return file
     try:
-        index = format.read_index(
-            lambda start, length: file[start : start + length],
-            len(file),
-            Options(verify=False, tensors_only=True),
-        )
+        options = Options(verify=False, tensors_only=True)
+        index = format.read_index(lambda at, length: file[at : at + length], len(file), options)
     except StandfastError:
         return file
     others, at = b"", 0
