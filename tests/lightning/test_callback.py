@@ -81,8 +81,8 @@ def _train(checkpoint: Any, options: dict[str, Any], seed: int) -> Any:
 @pytest.mark.parametrize(
     ("way", "chosen"),
     [
-        *((way, chosen) for way, (_, chosen) in WAYS.items() if chosen),
-        *(pytest.param(way, None, marks=pytest.mark.long) for way in WAYS),  # from every step
+        *(pytest.param(way, chosen, id=way) for way, (_, chosen) in WAYS.items() if chosen),
+        *(pytest.param(way, None, marks=pytest.mark.long, id=f"{way}, each step") for way in WAYS),
     ],
 )
 def test_a_training_that_goes_on_ends_as_if_it_had_never_stopped(tmp_path, way, chosen):

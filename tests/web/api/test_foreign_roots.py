@@ -13,7 +13,7 @@ PATHS = (
 )
 
 
-def test_every_view_answers_and_nothing_is_written():
+def test_every_view_answers_and_writes_nothing():
     before = content(WEIGHTSLAB)
     api = Api(WEIGHTSLAB, allow_edit=True)
     for path in PATHS:
