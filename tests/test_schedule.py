@@ -13,7 +13,7 @@ from standfast.errors import BadSchedule
 from standfast.schedule import Schedule, cadence
 
 
-def test_a_schedule_is_due_every_interval_from_its_start_or_step_0():
+def test_a_schedule_is_due_every_interval_from_its_start():
     schedule = Schedule(10, start=5)
     assert [step for step in range(-20, 40) if schedule.should_checkpoint(step)] == [5, 15, 25, 35]
     assert [step for step in range(21) if Schedule(10).should_checkpoint(step)] == [0, 10, 20]
