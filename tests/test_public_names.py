@@ -40,16 +40,12 @@ ARGUMENTS = {
 }
 
 
-@pytest.mark.parametrize("module", NAMES, ids=lambda module: module.__name__)
-def test_the_public_names_are_these(module):
-    assert sorted(module.__all__) == NAMES[module].split()
-    assert all(hasattr(module, name) for name in module.__all__)
-
-
-@pytest.mark.parametrize("name", ARGUMENTS)
-def test_their_arguments_are_these(name):
-    parameters = inspect.signature(getattr(standfast, name)).parameters
-    assert [*parameters] == ARGUMENTS[name].split()
+def test_the_public_names_and_their_arguments_are_these():
+    for module, names in NAMES.items():
+        assert sorted(module.__all__) == names.split()
+        assert all(hasattr(module, name) for name in module.__all__)
+    for name, arguments in ARGUMENTS.items():
+        assert [*inspect.signature(getattr(standfast, name)).parameters] == arguments.split()
 
 
 def _run(code: str) -> subprocess.CompletedProcess[str]:
@@ -77,18 +73,14 @@ def test_windows_is_refused_with_one_clear_error():
     assert re.match("ImportError: .*Windows", done.stderr.splitlines()[-1])
 
 
-def _classes() -> list[type[Exception]]:
-    found = [v for v in vars(errors).values() if isinstance(v, type) and issubclass(v, Exception)]
-    return [kind for kind in found if kind.__module__ == errors.__name__]
-
-
 def test_every_error_stands_in_the_drawn_tree_and_in_the_docs():
     page = (ROOT / "docs" / "errors.md").read_text()
-    for kind in _classes():
-        assert kind.__name__ in (errors.__doc__ or ""), kind
-        assert f"`{kind.__name__}`" in page, kind
-        assert issubclass(kind, errors.StandfastError | UserWarning)
-        assert kind.__doc__
+    for kind in vars(errors).values():
+        if isinstance(kind, type) and kind.__module__ == errors.__name__:
+            assert kind.__name__ in (errors.__doc__ or ""), kind
+            assert f"`{kind.__name__}`" in page, kind
+            assert issubclass(kind, errors.StandfastError | UserWarning)
+            assert kind.__doc__
 
 
 def test_every_error_has_the_bases_that_are_drawn():

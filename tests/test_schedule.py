@@ -16,9 +16,6 @@ from standfast.schedule import Schedule, cadence
 def test_a_schedule_is_due_every_interval_from_its_start():
     schedule = Schedule(10, start=5)
     assert [step for step in range(-20, 40) if schedule.should_checkpoint(step)] == [5, 15, 25, 35]
-
-
-def test_a_schedule_without_a_start_is_due_at_step_0():
     assert [step for step in range(21) if Schedule(10).should_checkpoint(step)] == [0, 10, 20]
     schedule = Schedule(np.int64(10), np.uint8(5))  # type: ignore[arg-type]
     assert schedule == Schedule(10, 5)

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -29,10 +30,15 @@ STATE = {"w": np.arange(3.0)}
 TREE, ARENA = golden_scalar()
 LINKS, LINK_ARENA = golden_u1()
 FILE = "here.safetensors"
+_METADATA = tenzor.CheckpointMetadata()
 
 
 def _store() -> standfast.Store:
     return standfast.Store("store")
+
+
+def _snapshot() -> amr.Snapshot:
+    return amr.Snapshot(_store().resolve("trees"))
 
 
 def _lightning() -> Any:
@@ -69,9 +75,7 @@ FUNCTIONS: dict[str, Callable[[Any], object]] = {
     "export, folder": lambda url: export(_store().resolve("a@1"), f"{url}/folder"),
     "oxck save": lambda url: oxck.Checkpoint().save(url),
     "oxck load": oxck.Checkpoint.load,
-    "tenzor save": lambda url: tenzor.Checkpoint.save(
-        url, STATE, None, tenzor.CheckpointMetadata()
-    ),
+    "tenzor save": lambda url: tenzor.Checkpoint.save(url, STATE, None, _METADATA),
     "tenzor load": tenzor.Checkpoint.load,
     "tenzor config": lambda url: tenzor.TrainerConfig(checkpoint_dir=url),
     "tenzor save_checkpoint": lambda url: tenzor.Trainer(model=STATE).save_checkpoint(url),
@@ -81,13 +85,9 @@ FUNCTIONS: dict[str, Callable[[Any], object]] = {
     "tree write": lambda url: amr.TreeCheckpoint(TREE.frontend).write_to_file(TREE, ARENA, url),
     "tree read": lambda url: amr.TreeCheckpoint(TREE.frontend).read_from_file(url),
     "gauge tree write": lambda url: LINKS.write_checkpoint_to_file(LINK_ARENA, url),
-    "gauge tree read": lambda url: amr.GaugeTree.read_checkpoint_from_file(
-        url, frontend=LINKS.frontend
-    ),
-    "snapshot export": lambda url: amr.Snapshot(_store().resolve("trees")).export(url),
-    "snapshot export, compressed": lambda url: amr.Snapshot(_store().resolve("trees")).export(
-        url, compress="zstd"
-    ),
+    "gauge tree read": partial(amr.GaugeTree.read_checkpoint_from_file, frontend=LINKS.frontend),
+    "snapshot export": lambda url: _snapshot().export(url),
+    "snapshot export, compressed": lambda url: _snapshot().export(url, compress="zstd"),
     "logical_digest": amr.logical_digest,
     "dcp": DCPFolder,
     "dcp read": standfast.dcp.read,

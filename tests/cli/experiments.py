@@ -40,19 +40,12 @@ def make_experiments(path: Path) -> Store:
     """`base`, its branches `low` and `wide`, the branch `less` of `low`, two runs `sweep`."""
     store = Store(path)
     base = make_run(store, "base", range(100, 500, 100))
-    low = make_run(
-        store, "low", range(300, 500, 100), {**HP, "lr": 0.01}, parent=base.checkpoint(200)
-    )
-    make_run(store, "wide", range(300, 400, 100), width=5, parent=base.checkpoint(200))
+    slow, middle = {**HP, "lr": 0.01}, base.checkpoint(200)
+    low = make_run(store, "low", range(300, 500, 100), slow, parent=middle)
+    make_run(store, "wide", range(300, 400, 100), width=5, parent=middle)
     fewer = {"uids": list(range(5, 22)), "discarded": [3, 9], "tags": {5: ["hard", "dog"]}}
-    make_run(
-        store,
-        "less",
-        range(500, 600, 100),
-        {**HP, "lr": 0.01},
-        data=fewer,
-        parent=low.checkpoint(400),
-    )
+    last = low.checkpoint(400)
+    make_run(store, "less", range(500, 600, 100), slow, data=fewer, parent=last)
     for lr in (0.3, 1):
         make_run(store, "sweep", range(10, 40, 10), {**HP, "lr": lr, "warm": {"up": True}})
     store.run("empty", hp={"lr": 5})

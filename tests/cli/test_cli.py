@@ -96,23 +96,16 @@ def test_exit_codes_tell_damage_from_wrong_use(path, tmp_path):
     foreign = tmp_path / "foreign.safetensors"
     foreign.write_bytes((2).to_bytes(8, "little") + b"{}")
     codes = {
-        ("verify", path): 0,
-        ("show", path): 0,
-        ("show", foreign): 0,
-        ("verify", broken): 1,
-        ("show", broken): 1,
-        ("verify", foreign): 2,
-        ("verify", text): 2,
-        ("show", text): 2,
-        ("show", tmp_path): 2,
-        ("show", tmp_path / "none"): 2,
-        ("verify", "x" * 300): 2,
-        ("verify",): 2,
-        ("show",): 2,
-        ("frobnicate",): 2,
-        ("show", path, "--frobnicate"): 2,
+        0: [("verify", path), ("show", path), ("show", foreign)],
+        1: [("verify", broken), ("show", broken)],
+        2: [
+            *(("verify", foreign), ("verify", text), ("show", text), ("show", tmp_path)),
+            *(("show", tmp_path / "none"), ("verify", "x" * 300), ("verify",), ("show",)),
+            *(("frobnicate",), ("show", path, "--frobnicate")),
+        ],
     }
-    assert {args: call(*args).code for args in codes} == codes
+    for code, commands in codes.items():
+        assert {args: call(*args).code for args in commands} == dict.fromkeys(commands, code)
 
 
 def test_the_installed_program_ends_with_a_line_and_an_exit_code(path):
@@ -141,9 +134,7 @@ def test_a_slow_verify_shows_a_progress_bar_on_a_terminal_only(path, terminal, s
 
 def test_convert_says_what_was_proven_and_what_was_cast(path):
     new = path.with_suffix(".oxck")
-    refused = call("convert", path, new)
-    assert refused.code == 2
-    assert "'scalar'" in refused.err
+    call("convert", path, new).fails(2, "'scalar'")
     assert not new.exists()
     done = call("convert", "--cast", path, new)
     assert done.code == 0
@@ -172,9 +163,7 @@ def test_names_are_given_to_a_file_that_has_only_their_hashes(tmp_path):
     assert "0xc0713d87c613c5c3" in call("show", original).out
     names.write_bytes(b"\xff")
     for unreadable in (names, tmp_path / "none.txt"):
-        done = call("show", original, "--names", unreadable)
-        assert done.code == 2
-        assert str(unreadable) in done.err
+        call("show", original, "--names", unreadable).fails(2, str(unreadable))
 
 
 def test_show_leaves_out_what_a_checkpoint_keeps_for_itself(tmp_path):
@@ -213,9 +202,7 @@ def test_diff_prints_the_worst_first_and_exits_by_it(path):
 def test_show_of_files_with_foreign_objects(tmp_path):
     path, odd = tmp_path / "lightning.ckpt", tmp_path / "odd.pt"
     torch.save({"state_dict": {"w": torch.ones(2)}, "hparams": argparse.Namespace(lr=1)}, path)
-    refused = call("show", path)
-    assert refused.code == 2
-    assert "argparse.Namespace" in refused.err
+    call("show", path).fails(2, "argparse.Namespace")
     assert "state_dict.w" in call("show", path, "--tensors-only").out
     torch.save({"w": torch.ones(2), "best": float("inf"), "key": b"x", "z": 1j}, odd)
     shown = call("show", odd, "--json").json

@@ -16,43 +16,31 @@ class TookTooLong(BaseException):
 
 
 @contextmanager
-def alarm_clock() -> Iterator[Callable[[float], None]]:
+def alarm_clock(
+    number: signal.Signals = signal.SIGALRM, timer: int = signal.ITIMER_REAL
+) -> Iterator[Callable[[float], object]]:
     """Gives a function that starts the clock: so many seconds later, TookTooLong is raised.
 
     Zero stops it. It works on the main thread alone.
     """
-    with _handled(signal.SIGALRM):
-        try:
-            yield lambda seconds: _set(signal.ITIMER_REAL, seconds)
-        finally:
-            _set(signal.ITIMER_REAL, 0)
 
-
-@contextmanager
-def processor_limit(seconds: float) -> Iterator[None]:
-    """Raise TookTooLong after so much processor time, however busy the machine is."""
-    with _handled(signal.SIGPROF):
-        _set(signal.ITIMER_PROF, seconds)
-        try:
-            yield
-        finally:
-            _set(signal.ITIMER_PROF, 0)
-
-
-def _set(timer: int, seconds: float) -> None:
-    signal.setitimer(timer, seconds)
-
-
-@contextmanager
-def _handled(number: signal.Signals) -> Iterator[None]:
     def stop(number: int, frame: FrameType | None) -> None:
         raise TookTooLong("the time was up")
 
     before = signal.signal(number, stop)
     try:
-        yield
+        yield lambda seconds: signal.setitimer(timer, seconds)
     finally:
+        signal.setitimer(timer, 0)
         signal.signal(number, before)
+
+
+@contextmanager
+def processor_limit(seconds: float) -> Iterator[None]:
+    """Raise TookTooLong after so much processor time, however busy the machine is."""
+    with alarm_clock(signal.SIGPROF, signal.ITIMER_PROF) as start:
+        start(seconds)
+        yield
 
 
 @contextmanager

@@ -76,8 +76,6 @@ def near(random: Random, piece: Pieces) -> Pieces:
     return (number % (1 << 8 * len(piece))).to_bytes(len(piece), "little")  # type: ignore[return-value]
 
 
-# Bytes and numbers
-
 EDGES = [
     *(0, 1, 2, 3, 4, 5, 7, 8, 15, 16, 63, 64, 65, 0xFF, 0xFFFF, 0x10000),
     *(2**n + more for n in (31, 32, 48, 53, 58, 59, 60, 61, 62, 63, 64) for more in (-1, 0, 1)),
@@ -94,9 +92,6 @@ WHOLE = Part(
     fields,
     [(n % (1 << 8 * width)).to_bytes(width, "little") for n in EDGES for width in (1, 2, 4, 8)],
 )
-
-
-# Text, above all JSON
 
 TOKENS = [
     *(str(n) for n in (0, 1, 2, 4, 16, 63, 64, 65, 255, 4096, 65536)),
@@ -124,8 +119,6 @@ JSON_TOKENS = [token.encode() for token in TOKENS]
 def text_part(find: Callable[[Random, bytes], Found | None]) -> Part:
     return Part(find, words, JSON_TOKENS)
 
-
-# Pickles
 
 GLOBALS = [
     *(f"torch._utils._rebuild_{what}" for what in ("tensor", "tensor_v3", "parameter")),
@@ -155,9 +148,6 @@ def opcodes(random: Random, data: bytes) -> list[bytes]:
     except Exception:  # genops raises whatever comes
         pass
     return [data[start:stop] for start, stop in pairwise([*starts, len(data)])]
-
-
-# Zip archives
 
 
 @dataclass(frozen=True)

@@ -10,16 +10,8 @@ from standfast import errors
 from standfast.files.layout import Index
 from standfast.formats import format_named
 from standfast.formats.reader import Options
-from tests.fuzz.properties import (
-    LARGEST_ARRAY,
-    broken_tensors,
-    check_array,
-    check_message,
-    damaged_tensors,
-    expected_array,
-    expecting,
-    read,
-)
+from tests.fuzz import properties
+from tests.fuzz.properties import broken_tensors, damaged_tensors, expecting, read
 from tests.fuzz.target import Broken, Outcome, require
 
 
@@ -33,7 +25,7 @@ def check_on_disk(data: bytes, path: Path, options: Options, random: Random) -> 
             assert isinstance(expected, Index)
             require(list(file) == list(expected.rows), "open sees other names")
     except errors.StandfastError as error:
-        check_message(str(error))
+        properties.check_message(str(error))
         require(type(error) is type(expected), "open and read_index refuse it by two errors")
         named = str(error).startswith(f"{path}: ") or isinstance(error, errors.FileError)
         require(named, "the message does not name the file")
@@ -75,7 +67,9 @@ def _check_load(data: bytes, path: Path, index: Index, options: Options, mapped:
         require(list(arrays) == list(index.rows), "load sees other names")
         for name, row in index.rows.items():
             require(arrays[name].flags.writeable, "an array cannot be written to")
-            check_array(arrays[name], expected_array(data, index, row), index.spec(row))
+            properties.check_array(
+                arrays[name], properties.expected_array(data, index, row), index.spec(row)
+            )
 
 
 def _check_slices(
@@ -95,7 +89,7 @@ def _check_slices(
                 part, whole = file.slice(name)[picked], array[picked]
                 require(part.shape == whole.shape, "a slice has another shape")
                 require(part.flags.aligned, "a slice is not aligned")
-                if index.spec(row).nbytes <= LARGEST_ARRAY:
+                if index.spec(row).nbytes <= properties.LARGEST_ARRAY:
                     require(part.tobytes() == whole.tobytes(), "a slice has other bytes")
 
 
@@ -109,7 +103,7 @@ def _check_convert(data: bytes, path: Path, index: Index, options: Options) -> N
     sound = read(data, str(path), Options(tensors_only=options.tensors_only))
     if not isinstance(sound, Index):
         return
-    if sum(index.spec(row).nbytes for row in index.rows.values()) > LARGEST_ARRAY:
+    if sum(index.spec(row).nbytes for row in index.rows.values()) > properties.LARGEST_ARRAY:
         return
     target = path.with_name(f"converted{format_named(index.format).SUFFIXES[0]}")
     damaged, broken = damaged_tensors(data, sound, Options()), broken_tensors(data, sound)

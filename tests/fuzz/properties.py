@@ -34,9 +34,6 @@ LARGEST_ARRAY = 1 << 20
 PLAIN = (str, bytes, bytearray, int, float, complex, type(None), np.generic, np.ndarray, np.dtype)
 
 
-# In memory, without a file
-
-
 def read(data: bytes, path: str, options: Options) -> Outcome:
     """What the readers make of these bytes; any other exception is the fuzzer's catch."""
 
@@ -144,9 +141,6 @@ def check_array(array: Array, expected: Array | None, spec: TensorSpec) -> None:
         require(array.tobytes() == expected.tobytes(), "an array of other bytes")
 
 
-# As a stream, with all that can be done to an open file
-
-
 def check_opened(data: bytes, outcome: Outcome, target: Target, options: Options) -> None:
     """Open the bytes as a stream: it must come to the same, and all of it must work."""
     try:
@@ -244,9 +238,6 @@ def _check_saved_again(file: TensorFile, arrays: Mapping[str, Array]) -> None:
             require(again[name].tobytes() == arrays[name].tobytes(), "saved again, other bytes")
         texts = [json.dumps(each, sort_keys=True) for each in (metadata, again.metadata)]
         require(texts[0] == texts[1], "saved again, other metadata")
-
-
-# What the tensors should be, by a way that shares nothing with the reader's
 
 
 def damaged_tensors(data: bytes, index: Index, options: Options) -> tuple[str, ...]:

@@ -58,9 +58,6 @@ def _chunk_digests(record: Record) -> Iterator[bytes]:
                 at += size
 
 
-# Changes
-
-
 def _line(random: Random, text: bytes) -> tuple[bytes, Callable[[bytes], bytes]] | None:
     """One of the lines."""
     lines = text.split(b"\n")
@@ -98,9 +95,6 @@ def _with_digests(text: bytes) -> bytes:
         return encode(with_right_digests(decode(text, RUN, STEP)))
     except StandfastError:
         return text
-
-
-# What must hold
 
 
 def prepare(folder: Path) -> LocalBackend:
@@ -207,9 +201,6 @@ def _array(record: Record, number: int) -> Any:
         array[slices(box)] = np.frombuffer(data[at:end], array.dtype).reshape(box.shape)
         at = end
     return array
-
-
-# What the fuzzer asks for
 
 
 class Records:

@@ -143,7 +143,7 @@ def fuzz(subject: Subject, seed: int, inputs: int) -> Report:
 
 
 def _attempt(
-    subject: Subject, data: bytes, random: Random, report: Report, alarm: Callable[[float], None]
+    subject: Subject, data: bytes, random: Random, report: Report, alarm: Callable[[float], object]
 ) -> bool:
     """Whether it was accepted."""
     report.tried += 1

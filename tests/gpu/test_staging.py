@@ -11,17 +11,8 @@ from standfast.tensors import TensorSpec, source_of
 from standfast.tensors.devices import Device, Incoming, Outgoing, sums_of
 from standfast.tensors.sources import Bytes
 from standfast.torch.devices import DeviceSource, device
-from tests.gpu.gpu import (
-    DEVICE,
-    ON_GPU,
-    busy,
-    checkpointer,
-    differing,
-    of_all_kinds,
-    of_bytes,
-    raw,
-    wait_until_warm,
-)
+from tests.gpu import gpu as kit
+from tests.gpu.gpu import DEVICE, ON_GPU, checkpointer, differing, of_all_kinds
 
 pytestmark = ON_GPU
 GIGABYTE = 1 << 30
@@ -61,7 +52,7 @@ def test_what_is_still_being_computed_is_saved_as_it_will_be(tmp_path):
     with checkpointer(tmp_path, weights=weights) as ckpt:
         for stream in (torch.cuda.current_stream(), torch.cuda.Stream()):
             with torch.cuda.stream(stream):
-                done = busy()
+                done = kit.busy()
                 weights.add_(1)
                 assert not done.query()
                 ckpt.step()
@@ -73,7 +64,7 @@ def test_what_is_still_being_computed_is_saved_as_it_will_be(tmp_path):
 
 def test_staging_is_pinned_and_let_go_at_the_end(tmp_path):
     with checkpointer(tmp_path, weights=torch.ones(1 << 22, device=DEVICE)) as ckpt:
-        wait_until_warm(ckpt)
+        kit.wait_until_warm(ckpt)
         ckpt.step()
         ckpt.wait()
         background = ckpt._open()._background
@@ -87,7 +78,7 @@ def test_staging_is_pinned_and_let_go_at_the_end(tmp_path):
 
 def test_copies_return_at_once_and_say_when_they_are_done(gpu, memory):
     tensor = torch.zeros(GIGABYTE, dtype=torch.uint8, device=DEVICE)
-    busy()
+    kit.busy()
     tensor.fill_(7)
     copies = gpu.copy_out([Outgoing(source_of(tensor), 0, memory)])
     assert not copies.is_done()
@@ -117,13 +108,13 @@ def test_pinning_that_is_refused_does_no_harm(gpu, memory):
 
 def test_sums_are_those_of_the_host(gpu):
     sizes = [0, 5, 8, 4093 * 8, 4093 * 16 - 3, 4093 * 16, 5_000_011]
-    tensors = [of_bytes(torch.uint8, size) for size in sizes]
-    tensors += [of_bytes(torch.uint8, size + 3)[3:] for size in sizes]
+    tensors = [kit.of_bytes(torch.uint8, size) for size in sizes]
+    tensors += [kit.of_bytes(torch.uint8, size + 3)[3:] for size in sizes]
     tensors += [each for each in of_all_kinds().values() if each.numel()]
     sources = [source_of(tensor) for tensor in tensors]
     assert all(isinstance(source, DeviceSource) for source in sources)
     found = gpu.sums(sources)
     data = np.empty(found.spec.nbytes, np.uint8)
     found.copy_to(data, 0)
-    expected = [sums_of(np.frombuffer(raw(each), np.uint8)) for each in tensors]
+    expected = [sums_of(np.frombuffer(kit.raw(each), np.uint8)) for each in tensors]
     assert np.array_equal(data.view(np.int64), np.concatenate(expected))

@@ -37,6 +37,12 @@ class Done(NamedTuple):
     def json(self) -> Any:
         return json.loads(self.out)
 
+    def fails(self, code: int, *told: str) -> None:
+        """Check that it printed nothing but an error, which tells all of this."""
+        assert (self.code, self.out) == (code, ""), self
+        for each in told:
+            assert each in self.err, self
+
 
 def call(*arguments: str | Path) -> Done:
     out, err = io.StringIO(), io.StringIO()

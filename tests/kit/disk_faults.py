@@ -10,28 +10,10 @@ from typing import Any
 
 from standfast.files.disk import Disk
 
-OPERATIONS = (
-    "abandoned",
-    "abandoned_folders",
-    "create",
-    "reserve",
-    "write",
-    "truncate",
-    "set_mode",
-    "sync",
-    "rename",
-    "rename_new",
-    "exchange",
-    "link",
-    "close",
-    "make_folder",
-    "lock_folder",
-    "remove_folder",
-    "sync_folder",
-    "remove",
-    "open_lock",
-    "free",
-)
+OPERATIONS = """
+abandoned abandoned_folders create reserve write truncate set_mode sync rename rename_new exchange
+link close make_folder lock_folder remove_folder sync_folder remove open_lock free
+""".split()
 
 
 class FaultyDisk(Disk):

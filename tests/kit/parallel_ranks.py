@@ -51,7 +51,11 @@ def run_ranks(
     `tests`. What the ranks print comes one rank after the other.
     """
     with tempfile.TemporaryDirectory() as printed:
-        return _run_ranks(count, program, args, timeout, env, check, options, Path(printed))
+        # Through one pipe, mpiexec would mix the ranks even inside of lines.
+        command = [str(MPIEXEC), "-n", str(count), "-outfile-pattern", f"{printed}/%r", *options]
+        command += [sys.executable, "-m", "mpi4py", str(program), *args]
+        what = f"{program.name} on {count} ranks"
+        return _run(what, command, timeout, env, check, Path(printed))
 
 
 def run_torch_ranks(
@@ -74,22 +78,6 @@ def run_torchrun(
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     command += ["--nproc-per-node", str(count), str(program), *args]
     return _run(f"{program.name} on {count} ranks", command, timeout, None, check)
-
-
-def _run_ranks(
-    count: int,
-    program: Path,
-    args: Sequence[str],
-    timeout: float,
-    env: Mapping[str, str] | None,
-    check: bool,
-    options: Sequence[str],
-    printed: Path,
-) -> Finished:
-    # Through one pipe, mpiexec would mix the ranks even inside of lines.
-    command = [str(MPIEXEC), "-n", str(count), "-outfile-pattern", f"{printed}/%r", *options]
-    command += [sys.executable, "-m", "mpi4py", str(program), *args]
-    return _run(f"{program.name} on {count} ranks", command, timeout, env, check, printed)
 
 
 def _run(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import os
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, TypeVar
@@ -26,6 +26,8 @@ _ALL_OF = 6
 _SAMPLES = 30
 
 T = TypeVar("T")
+Folders = Mapping[int, dict[str, int]]
+Paths = dict[int, list[str]]
 Tree = dict[str, bytes]
 """The files below a folder by their relative paths; an empty folder is a path that ends in `/`."""
 
@@ -42,6 +44,11 @@ class Operation:
     data: bytes = b""
 
 
+_OF_NAMES = {name: name for name in ("rename", "exchange", "link", "remove", "sync_folder")}
+_OF_NAMES |= {"rename_new": "rename", "remove_folder": "remove"}
+"""Operations on names alone, and what the log calls them."""
+
+
 class LoggingDisk(Disk):
     """The real disk, and a log of every change.
 
@@ -54,6 +61,15 @@ class LoggingDisk(Disk):
         self._root = root
         self._files: dict[int, int] = {}
         self._count = itertools.count(1)
+        for name, kind in _OF_NAMES.items():
+            setattr(self, name, self._logged(getattr(self, name), kind))
+
+    def _logged(self, operation: Callable[..., None], kind: str) -> Callable[..., None]:
+        def logged(*paths: Path) -> None:
+            operation(*paths)
+            self._add(kind, *paths)
+
+        return logged
 
     def create(self, path: Path, direct: bool = True) -> int:
         fd = super().create(path, direct)
@@ -82,40 +98,12 @@ class LoggingDisk(Disk):
         self._files.pop(fd, None)  # its number may soon be another file's
         super().close(fd)
 
-    def rename(self, source: Path, target: Path) -> None:
-        super().rename(source, target)
-        self._add("rename", source, target)
-
-    def rename_new(self, source: Path, target: Path) -> None:
-        super().rename_new(source, target)
-        self._add("rename", source, target)
-
-    def exchange(self, source: Path, target: Path) -> None:
-        super().exchange(source, target)
-        self._add("exchange", source, target)
-
-    def link(self, source: Path, target: Path) -> None:
-        super().link(source, target)
-        self._add("link", source, target)
-
     def make_folder(self, path: Path) -> None:
         super().make_folder(path)
         self._add("make_folder", path, file=next(self._count))
 
-    def remove_folder(self, path: Path) -> None:
-        super().remove_folder(path)
-        self._add("remove", path)
-
-    def sync_folder(self, folder: Path) -> None:
-        super().sync_folder(folder)
-        self._add("sync_folder", folder)
-
-    def remove(self, path: Path) -> None:
-        super().remove(path)
-        self._add("remove", path)
-
-    def _add(self, kind: str, path: Path, target: Path | None = None, file: int = -1) -> None:
-        names = [self._name(each) for each in (path, target) if each is not None]
+    def _add(self, kind: str, *paths: Path, file: int = -1) -> None:
+        names = [self._name(path) for path in paths]
         if self._root is None and kind == "sync_folder":
             names = [""]
         if None not in names:
@@ -189,10 +177,9 @@ class _Crash:
 
     def _renaming(self, operation: Operation) -> list[_Change]:
         folder, name = self._place(operation.name)
-        if operation.kind == "create":
-            return [_Change(folder, ((name, operation.file),))]
         if operation.kind == "make_folder":
             self._live[operation.file], self._durable[operation.file] = {}, {}
+        if operation.kind in ("create", "make_folder"):
             return [_Change(folder, ((name, operation.file),))]
         if name not in self._live[folder]:
             return []  # somebody removed what was not there
@@ -241,7 +228,7 @@ class _Crash:
     def trees(self) -> Iterator[Tree]:
         """All that the disk may hold."""
         for folders in self.folders():
-            paths: dict[int, list[str]] = {}
+            paths: Paths = {}
             empty: Tree = {}
             _walk(folders, ROOT, "", paths, empty)
             possible = [self.contents(file) for file in paths]
@@ -295,13 +282,7 @@ def trees_after_power_cut(log: Sequence[Operation], before: Tree) -> Iterator[tu
                 yield end == len(log), tree
 
 
-def _walk(
-    folders: Mapping[int, dict[str, int]],
-    folder: int,
-    prefix: str,
-    paths: dict[int, list[str]],
-    empty: Tree,
-) -> None:
+def _walk(folders: Folders, folder: int, prefix: str, paths: Paths, empty: Tree) -> None:
     """Collect the paths of each file, and the folders that have nothing in them."""
     if prefix and not folders[folder]:
         empty[prefix] = b""

@@ -11,15 +11,8 @@ from pathlib import Path
 import standfast
 
 SOURCE = Path(standfast.__file__).parent
-NO_CODE = {
-    tokenize.COMMENT,
-    tokenize.NL,
-    tokenize.NEWLINE,
-    tokenize.INDENT,
-    tokenize.DEDENT,
-    tokenize.ENCODING,
-    tokenize.ENDMARKER,
-}
+NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
+NO_CODE |= {tokenize.ENCODING, tokenize.ENDMARKER}
 
 
 def paths() -> list[Path]:

@@ -31,14 +31,9 @@ with warnings.catch_warnings():
     from standfast.lightning.resume import EXTRA, Extra
     from standfast.lightning.values import again, plain
     from standfast.training.beginning import program_name
-    from tests.lightning.programs.training import BATCHES, Data, Net, fit, trainer_of
+    from tests.lightning.programs.training import BATCHES, QUIET, Data, Net, fit, trainer_of
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::UserWarning:lightning"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-]
-
+pytestmark = QUIET
 PROGRAM = Path(__file__).parent / "programs" / "training.py"
 IMPORTED = "import sys; from tests.lightning.programs import training as it; it.main(*sys.argv[1:])"
 
@@ -56,8 +51,6 @@ def final(checkpoint: Any) -> dict[str, Any]:
 def steps(store: Path, run: str = "net") -> list[int]:
     return [each.step for each in standfast.Store(store).find_run(run).checkpoints()]
 
-
-# Exactness
 
 WHOLE = {"max_steps": 12, "max_epochs": None}
 NEVER = {"plateau": False, "validation": False}
@@ -85,18 +78,22 @@ def _train(checkpoint: Any, options: dict[str, Any], seed: int) -> Any:
     return fit(checkpoint, model, data, seed, **options)[0]
 
 
-def _check_exact(store: Path, way: str, chosen: Any) -> None:
+@pytest.mark.parametrize(
+    ("way", "chosen"),
+    [
+        *(pytest.param(way, chosen, id=way) for way, (_, chosen) in WAYS.items() if chosen),
+        *(pytest.param(way, None, marks=pytest.mark.long, id=f"{way}, each step") for way in WAYS),
+    ],
+)
+def test_a_training_that_goes_on_ends_as_if_it_had_never_stopped(tmp_path, way, chosen):
     options, _ = WAYS[way]
-    whole = saver(store, every_n_train_steps=1 if options.get("resumable", True) else BATCHES)
+    whole = saver(tmp_path, every_n_train_steps=1 if options.get("resumable", True) else BATCHES)
     model = _train(whole, options, 3)
-    run, expected = standfast.Store(store).find_run("net").hash, final(whole)
-    saved = steps(store)
+    run, expected = standfast.Store(tmp_path).find_run("net").hash, final(whole)
+    saved = steps(tmp_path)
     for step in chosen or saved[:-1]:
         branch = saver(
-            store,
-            every_n_train_steps=saved[-1],
-            resume=f"{run}@{step}",
-            trial=100 + step,
+            tmp_path, every_n_train_steps=saved[-1], resume=f"{run}@{step}", trial=100 + step
         )
         rest = _train(branch, options, seed=4)
         assert branch.resume_report.exact, branch.resume_report
@@ -105,17 +102,6 @@ def _check_exact(store: Path, way: str, chosen: Any) -> None:
         assert rest.seen
         assert rest.seen == model.seen[-len(rest.seen) :]
         assert rest.hooks == model.hooks[len(model.hooks) - len(rest.hooks) :]
-
-
-@pytest.mark.parametrize("way", [way for way, (_, chosen) in WAYS.items() if chosen])
-def test_a_training_that_goes_on_ends_as_if_it_had_never_stopped(tmp_path, way):
-    _check_exact(tmp_path, way, WAYS[way][1])
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("way", WAYS)
-def test_it_does_from_every_step(tmp_path, way):
-    _check_exact(tmp_path, way, ())
 
 
 def _run(store: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -184,9 +170,6 @@ def test_the_other_package_of_lightning_works_too(tmp_path):
     assert steps(tmp_path) == [3, 6, 9, 12, 15, 18, 20]
 
 
-# When
-
-
 def test_each_trigger_saves_when_modelcheckpoint_would(tmp_path):
     def saved(name: str, options: dict[str, Any] | None = None, **triggers: Any) -> list[int]:
         triggers = {"every_n_train_steps": None, **triggers}
@@ -247,9 +230,6 @@ def test_a_program_that_is_told_to_end_saves_and_continues_exactly(tmp_path):
     assert same(final(whole), final(rest))
 
 
-# What is kept
-
-
 def test_the_best_are_kept_and_the_best_of_all_is_known(tmp_path):
     best = saver(tmp_path, every_n_train_steps=None, monitor="val", save_top_k=2)
     _, trainer = fit(best, Net(plateau=False))
@@ -284,9 +264,6 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path):
         fit(rest, max_epochs=2)
     assert rest.resume_report.step == 5
     assert steps(tmp_path) == [5, 10]
-
-
-# Which run
 
 
 def test_hyperparameters_of_the_module_make_the_run_of_which_the_last_is_kept(tmp_path):
@@ -328,9 +305,6 @@ def test_a_run_that_another_trainer_saves_into_is_refused(tmp_path):
             self.trainer.should_stop = True
 
     fit(saver(tmp_path), Second())
-
-
-# What is refused
 
 
 def test_what_cannot_be_kept_is_refused_with_where_it_comes_from(tmp_path):

@@ -21,13 +21,9 @@ with warnings.catch_warnings():
     from lightning.pytorch.callbacks import ModelCheckpoint
 
     from standfast.lightning import StandfastIO
-    from tests.lightning.programs.training import Data, Net, fit, trainer_of
+    from tests.lightning.programs.training import QUIET, Data, Net, fit, trainer_of
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::UserWarning:lightning"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-]
+pytestmark = QUIET
 
 
 def stored(store: Path) -> list[tuple[str, int]]:

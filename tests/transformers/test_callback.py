@@ -14,18 +14,9 @@ import pytest
 pytest.importorskip("transformers")
 
 import torch
-from transformers import EarlyStoppingCallback, GPT2LMHeadModel, Trainer, TrainerCallback
+from transformers import EarlyStoppingCallback, GPT2LMHeadModel, Trainer
 
-from standfast import KeepAll, KeepLast, Run, Store
-from standfast.errors import (
-    BadName,
-    BadOption,
-    FellBack,
-    NotOpen,
-    RunExists,
-    StandfastError,
-    StateMismatch,
-)
+from standfast import KeepAll, KeepLast, Run, Store, errors
 from standfast.store.load.filling import leaves_of
 from standfast.transformers import StandfastCallback
 from standfast.transformers import folder as transformers_folder
@@ -33,7 +24,7 @@ from tests import python_path
 from tests.kit.stores import flip, same
 from tests.transformers.programs import ranks as transformers_ranks
 from tests.transformers.programs import train as transformers_train
-from tests.transformers.programs.train import small_model, trainer_with
+from tests.transformers.programs.train import At, small_model, trainer_with
 
 _MEASURED = ("runtime", "per_second")
 """What a log has of the clock."""
@@ -63,18 +54,6 @@ def _state(run: Run, step: int) -> dict[str, Any]:
         for name in [name for name in entry if name.endswith(_MEASURED)]:
             del entry[name]
     return dict(sorted(leaves_of(state).items()))
-
-
-class _At(TrainerCallback):
-    """Does something once a step is done."""
-
-    def __init__(self, step: int, action: Any) -> None:
-        self._step = step
-        self._action = action
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if state.global_step == self._step:
-            self._action()
 
 
 def test_a_killed_training_goes_on_as_if_nothing_had_happened(tmp_path, whole):
@@ -118,7 +97,7 @@ def test_a_signal_saves_the_step_and_stops(tmp_path):
 
     def train(folder: Path, stop_at: int) -> tuple[Run, Trainer]:
         keeper = StandfastCallback(folder / "store", quiet=True)
-        stop = _At(stop_at, lambda: os.kill(os.getpid(), signal.SIGTERM))
+        stop = At(stop_at, lambda: os.kill(os.getpid(), signal.SIGTERM))
         trainer = trainer_with(folder, stop, keeper, EarlyStoppingCallback(9), **options)
         trainer.train(resume_from_checkpoint=keeper.latest())
         return keeper.run, trainer
@@ -189,7 +168,7 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path):
         flip(file, -9)
     keeper = StandfastCallback(tmp_path / "store", **options)
     trainer = trainer_with(tmp_path, keeper, max_steps=14)
-    with pytest.warns(FellBack):
+    with pytest.warns(errors.FellBack):
         folder = keeper.latest()
     assert Path(folder or "").name == "checkpoint-6"
     place = Path(folder or "").parent
@@ -208,25 +187,25 @@ def test_a_run_that_cannot_be_read_is_not_taken_for_an_empty_one(tmp_path):
         record.write_bytes(b"cannot be read at this moment\n")
     again = StandfastCallback(tmp_path / "store", quiet=True)
     trainer = trainer_with(tmp_path, again, max_steps=10)
-    with pytest.raises(StandfastError):
+    with pytest.raises(errors.StandfastError):
         again.latest()
-    with pytest.raises(RunExists):
+    with pytest.raises(errors.RunExists):
         trainer.train()
 
 
 def test_what_would_mix_two_trainings_is_refused(tmp_path):
     keeper = StandfastCallback(tmp_path / "store", asynchronous=False, quiet=True)
-    with pytest.raises(NotOpen):
+    with pytest.raises(errors.NotOpen):
         keeper.latest()
     trainer_with(tmp_path, keeper, max_steps=10).train()
     again = StandfastCallback(tmp_path / "store", quiet=True)
     trainer = trainer_with(tmp_path, again, max_steps=10)
-    with pytest.raises(RunExists, match="10"):
+    with pytest.raises(errors.RunExists, match="10"):
         trainer.train()
-    with pytest.raises(RunExists, match="5"):
+    with pytest.raises(errors.RunExists, match="5"):
         trainer.train(resume_from_checkpoint=again.folder(5))
     trainer.model = small_model(width=8)
-    with pytest.raises(StateMismatch):
+    with pytest.raises(errors.StateMismatch):
         again.latest()
 
     branch = StandfastCallback(tmp_path / "store", name="branch", asynchronous=False, quiet=True)
@@ -254,7 +233,7 @@ def test_what_could_not_be_done_as_expected_is_refused(tmp_path, options, argume
     before = signal.getsignal(signal.SIGTERM)
     try:
         trainer = trainer_with(tmp_path, keeper, **arguments)
-        with pytest.raises(BadOption, match=named):
+        with pytest.raises(errors.BadOption, match=named):
             trainer.train()
     finally:
         signal.signal(signal.SIGTERM, before)
@@ -267,7 +246,7 @@ def test_parts_that_were_not_kept_are_not_resumed_from(tmp_path):
     )
     trainer_with(tmp_path, keeper, max_steps=10).train()
     assert _steps(keeper.run) == [5, 10]
-    with pytest.raises(StateMismatch, match="optimizer"):
+    with pytest.raises(errors.StateMismatch, match="optimizer"):
         keeper.folder(5)
     folder = Path(keeper.folder(5, model_only=True))
     GPT2LMHeadModel.from_pretrained(folder)
@@ -290,11 +269,11 @@ def test_the_ranks_of_a_training_go_on_with_their_own_random_states(tmp_path):
         for rank in "01"
     ]
     try:
-        errors = [rank.communicate(timeout=150)[1].decode() for rank in ranks]
+        said = [rank.communicate(timeout=150)[1].decode() for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()
-    assert [rank.returncode for rank in ranks] == [0, 0], "\n".join(errors)
+    assert [rank.returncode for rank in ranks] == [0, 0], "\n".join(said)
     whole, stopped = (Store(tmp_path / name / "store").runs()[0] for name in ("whole", "stopped"))
     assert _steps(stopped) == _steps(whole) == [5, 10, 12]
     assert same(_state(stopped, 12), _state(whole, 12))
@@ -308,7 +287,7 @@ def test_the_ranks_of_a_training_go_on_with_their_own_random_states(tmp_path):
 
 @pytest.mark.parametrize("name", ["../a", "/a", "a/../b", ".hidden", "", "a/b/c/d", "a\0b", 5])
 def test_no_name_out_of_a_checkpoint_leads_elsewhere(name):
-    with pytest.raises(BadName):
+    with pytest.raises(errors.BadName):
         transformers_folder._checked_name(name)
 
 

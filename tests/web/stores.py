@@ -160,8 +160,13 @@ def hostile(folder: Path) -> Store:
     return store
 
 
-def many(folder: Path, runs: int = 400) -> Store:
-    """So many runs of one checkpoint each."""
+def many(folder: Path) -> Store:
+    """Four hundred runs of one checkpoint each."""
+    return several(folder, 400)
+
+
+def several(folder: Path, runs: int = 60) -> Store:
+    """More runs than there are on a page."""
     store = Store(folder)
     for number in range(runs):
         metrics = {"loss": 1 / (1 + number)}
@@ -169,11 +174,6 @@ def many(folder: Path, runs: int = 400) -> Store:
         run.save(1, {"n": number}, metrics)
     store.close()
     return store
-
-
-def several(folder: Path) -> Store:
-    """More runs than there are on a page."""
-    return many(folder, 60)
 
 
 def huge(folder: Path) -> Store:

@@ -252,9 +252,7 @@ def test_a_tensor_is_looked_at_in_the_tree(see):
     expect(panel).to_contain_text("No tensor chosen")
 
 
-def test_a_checkpoint_is_verified_and_gets_tags_and_notes_where_it_is_allowed(
-    workshop, served, page
-):
+def test_a_checkpoint_is_verified_tagged_and_noted(workshop, served, page):
     run = workshop.run("first", hp={})
     run.save(1, {"model": {"weight": np.ones(3)}})
     visit(page, f"{served(workshop, allow_edit=True)}/checkpoints/{run.hash}/1")

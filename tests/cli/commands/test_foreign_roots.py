@@ -8,18 +8,13 @@ from standfast import Store
 from standfast.errors import FellBack
 from tests import WEIGHTSLAB
 from tests.kit.cli import call
-from tests.tensorfile.importers.weightslab_roots import (
-    FIRST,
-    SECOND,
-    WRITTEN,
-    Writer,
-    everything_in,
-)
+from tests.tensorfile.importers import weightslab_roots
+from tests.tensorfile.importers.weightslab_roots import FIRST, SECOND, WRITTEN, everything_in
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Writer:
-    writer = Writer(tmp_path / "their root", short=False)
+def root(tmp_path: Path) -> weightslab_roots.Writer:
+    writer = weightslab_roots.Writer(tmp_path / "their root", short=False)
     writer.experiment(SECOND, 7, created="2026-01-21T08:00:00", experiment_name="bert")
     writer.experiment(FIRST, 100, 1_000_000, created="2026-01-21T09:00:00")
     writer.config(FIRST, {"lr": 0.1})
@@ -105,9 +100,7 @@ def test_show_of_an_experiment(root, monkeypatch):
         ("dead", "'dead'"),
         ("dead1", "dead1"),
     ):
-        done = call("show", ref)
-        assert done.code == 2
-        assert told in done.err
+        call("show", ref).fails(2, told)
     for ref in ("latest", f"{FIRST[:4]}@latest"):
         assert call("show", ref, "--json").json["ref"] == f"{FIRST}@1000000"
     root.config(FIRST, {}).write_bytes(b"{")

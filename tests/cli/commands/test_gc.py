@@ -60,21 +60,14 @@ def test_gc_frees_what_it_said_once_the_trash_is_emptied(store, cli):
     assert cli("restore").lines == cli("gc", "--empty", "--yes").lines == ["the trash is empty"]
 
 
-@pytest.mark.parametrize(
-    ("options", "going"),
-    [
-        ("--keep-best loss:max", []),
-        ("--keep-best loss", [100]),
-        ("--keep-every 100", []),
-        ("--keep-every 150", [100]),
-        ("--keep-tagged --keep-best loss:max", []),
-        ("--keep-tagged", [100]),
-        ("bert --keep-last 1", []),
-    ],
-)
-def test_options_say_what_is_kept(cli, options, going):
-    found = cli("gc", *options.split(), "--json").json
-    assert [line["step"] for line in found["lines"]] == going
+def test_options_say_what_is_kept(cli):
+    for options, going in (
+        *(("--keep-best loss:max", []), ("--keep-best loss", [100]), ("--keep-every 100", [])),
+        *(("--keep-every 150", [100]), ("--keep-tagged --keep-best loss:max", [])),
+        *(("--keep-tagged", [100]), ("bert --keep-last 1", [])),
+    ):
+        found = cli("gc", *options.split(), "--json").json
+        assert [line["step"] for line in found["lines"]] == going, options
 
 
 def test_wrong_options_are_refused(store, cli):

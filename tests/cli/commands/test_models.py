@@ -7,12 +7,7 @@ import pytest
 from standfast.packages.documents.records import GenerationInfo
 from standfast.packages.model.config import Config
 from tests.kit.cli import call
-from tests.packages.saved_packages import (
-    CONFIG,
-    PARAMETERS,
-    make_foreign,
-    make_package,
-)
+from tests.packages.saved_packages import CONFIG, PARAMETERS, make_foreign, make_package
 
 LONG = "cooking_recipe_generator_20240123_143022"
 

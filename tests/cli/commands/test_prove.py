@@ -34,9 +34,7 @@ def test_a_proof_says_what_was_proved_and_keeps_what_it_is_told_to(tmp_path):
     for name in ("whole", "killed"):
         assert Store(kept / name).resolve("latest").step == 12
         assert "walked 12 steps" in (kept / f"{name}.log").read_text()
-    again = call(*prove("--keep", kept, program=walk()))
-    assert again.code == 2
-    assert str(kept) in again.err
+    call(*prove("--keep", kept, program=walk())).fails(2, str(kept))
 
 
 @pytest.mark.long

@@ -13,17 +13,7 @@ from standfast import Store
 from standfast.display.output import age_text, hash_text
 from standfast.errors import FellBack
 from tests.cli.test_cli import STANDFAST
-from tests.kit.cli import (
-    at,
-    call,
-    copy_of,
-    flip,
-    flip_in,
-    make_store,
-    put,
-    record_of,
-    weights,
-)
+from tests.kit.cli import at, call, copy_of, flip, flip_in, make_store, put, record_of, weights
 from tests.store.schema.test_versions import needing, of_version_2
 
 
@@ -169,9 +159,7 @@ def test_show_says_on_one_line_that_it_fell_back(store, tmp_path):
     assert copy.resolve("gpt@300").ref in line
     record = record_of(copy, "gpt@200")
     put(record, record.read_bytes()[:-40])
-    found = call("show", "gpt@200", *at(copy))
-    assert (found.code, found.out) == (1, "")
-    assert record.name in found.err
+    call("show", "gpt@200", *at(copy)).fails(1, record.name)
 
 
 def test_diff_of_two_checkpoints(store, cli):
@@ -223,20 +211,13 @@ def test_a_damaged_file_of_equal_digests_is_damage(store, tmp_path):
         assert (done.code, "'model.bias'" in done.err) == (1, True)
 
 
-@pytest.mark.parametrize(
-    ("time", "age"),
-    [
-        ("2026-11-15T11:59:30.000000Z", "30 s"),
-        ("2026-11-15T11:48:00.000000Z", "12 min"),
-        ("2026-11-14T09:00:00.000000Z", "27 h"),
-        ("2026-11-01T12:00:00.000000Z", "14 d"),
-        ("2026-11-15T13:00:00.000000Z", "0 s"),
-        ("2026-11-15T11:00:00", "?"),
-        ("never", "?"),
-    ],
-)
-def test_ages_are_told_in_one_unit(time, age):
-    assert age_text(time, datetime(2026, 11, 15, 12, 0, tzinfo=UTC)) == age
+def test_ages_are_told_in_one_unit():
+    for time, age in (
+        *(("15T11:59:30.000000Z", "30 s"), ("15T11:48:00.000000Z", "12 min")),
+        *(("14T09:00:00.000000Z", "27 h"), ("01T12:00:00.000000Z", "14 d")),
+        *(("15T13:00:00.000000Z", "0 s"), ("15T11:00:00", "?"), ("never", "?")),
+    ):
+        assert age_text(f"2026-11-{time}", datetime(2026, 11, 15, 12, 0, tzinfo=UTC)) == age
 
 
 @pytest.mark.parametrize("newer", [needing, of_version_2])

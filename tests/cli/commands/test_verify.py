@@ -33,9 +33,7 @@ def test_verify_says_what_was_verified(store, cli, tmp_path):
 
 def test_verify_wants_something_to_verify(cli, tmp_path):
     for arguments in ([], ["gpt", "--all"]):
-        done = cli("verify", *arguments)
-        assert done.code == 2
-        assert "--all" in done.err
+        cli("verify", *arguments).fails(2, "--all")
     Store(tmp_path / "empty").run("a")
     assert call("verify", "--all", "--store", tmp_path / "empty").code == 2
 

@@ -1,5 +1,6 @@
 """`verify --logical` of checkpoints that are no simulations, and `show` of what ranks saved."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,17 +34,14 @@ def state_of(layout: Any, rank: int, size: int, plus: int = 0) -> dict[str, Any]
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
     """One state of 4, 2 and 2 ranks, then another one."""
-    for number, (size, layout, plus) in enumerate(
-        ((4, rows, 0), (2, columns, 0), (2, rows, 0), (2, columns, 1))
-    ):
 
-        def save(
-            comm: ThreadRanks, step: int = number + 1, layout: Any = layout, plus: int = plus
-        ) -> None:
-            with opened(tmp_path, comm) as run:
-                run.save(step, state_of(layout, comm.rank, comm.size, plus), comm=comm)
+    def save(layout: Any, plus: int, step: int, comm: ThreadRanks) -> None:
+        with opened(tmp_path, comm) as run:
+            run.save(step, state_of(layout, comm.rank, comm.size, plus), comm=comm)
 
-        on_ranks(size, save)
+    states = ((4, rows, 0), (2, columns, 0), (2, rows, 0), (2, columns, 1))
+    for step, (size, layout, plus) in enumerate(states, 1):
+        on_ranks(size, partial(save, layout, plus, step))
     return Store(tmp_path)
 
 

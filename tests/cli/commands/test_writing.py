@@ -23,9 +23,7 @@ def test_export_to_a_file(store, cli, tmp_path):
     assert cli("diff", target, "gpt@200").code == 0
     export = ("export", "gpt@200", tmp_path / "model.npz", "--part", "model")
     Path(export[2]).write_bytes(b"precious")
-    done = cli(*export)
-    assert done.code == 2
-    assert "--yes" in done.err
+    cli(*export).fails(2, "--yes")
     assert Path(export[2]).read_bytes() == b"precious"
     done = cli(*export, "--yes", "--json")
     assert done.json == {"ref": ref, "files": [str(export[2])], "tensors": 2, "bytes": 131_088}
@@ -69,9 +67,9 @@ def test_convert_replaces_only_with_yes_and_leaves_checkpoints_to_export(cli, tm
     assert call("convert", source, target).code == 2
     assert target.read_bytes() == b"precious"
     assert call("convert", source, target, "--yes").code == 0
-    done = cli("convert", "gpt@200", tmp_path / "c.pt")
-    assert done.code == 2
-    assert f"standfast export gpt@200 {tmp_path / 'c.pt'}" in done.err
+    cli("convert", "gpt@200", tmp_path / "c.pt").fails(
+        2, f"standfast export gpt@200 {tmp_path / 'c.pt'}"
+    )
     assert not (tmp_path / "c.pt").exists()
 
 
@@ -79,10 +77,7 @@ def test_tags_are_given_and_taken_away(store, cli):
     ref = store.resolve("gpt@100").ref
     assert cli("tag", "gpt@100", "paper").out == f"tagged      {ref}: paper\n"
     assert store.resolve("paper").step == 100
-    refused = cli("tag", "gpt@200", "paper")
-    assert refused.code == 2
-    assert ref in refused.err
-    assert "`standfast tag --delete paper`" in refused.err
+    cli("tag", "gpt@200", "paper").fails(2, ref, "`standfast tag --delete paper`")
     assert cli("tag", "--delete", "paper").out == "untagged    paper\n"
     assert store.resolve("gpt@100").tags == []
     assert cli("tag", "gpt@200", "other", "--json").json["tag"] == "other"
@@ -103,15 +98,8 @@ def test_a_note_is_added_and_a_run_is_renamed(store, cli):
     "command",
     [
         *("tag gpt", "tag", "tag gpt latest", "tag gpt a/b", "tag nobody name"),
-        *("tag --delete nothing", "tag gpt name --delete name"),
-        *(
-            "note gpt",
-            "note gpt \xa0",
-            "note nobody text",
-            "rename gpt a@b",
-            "rename nobody name",
-            "rename gpt",
-        ),
+        *("tag --delete nothing", "tag gpt name --delete name", "note gpt", "note gpt \xa0"),
+        *("note nobody text", "rename gpt a@b", "rename nobody name", "rename gpt"),
         *("export gpt@200 model.oxck --part nothing", "export gpt@200 model.oxck --format nothing"),
         "export gpt@200 no/folder/model.oxck",
     ],
@@ -168,14 +156,10 @@ def test_import_says_what_it_ignored_or_refused(folder, store, cli, tmp_path):
     assert cli("import", tmp_path / "empty").code == 2
     assert cli("import", tmp_path / "none").code == 2
     (folder / "junk.pt").write_bytes(b"nothing")
-    damaged = cli("import", folder)
-    assert damaged.code == 1
-    assert "junk.pt" in damaged.err
+    cli("import", folder).fails(1, "junk.pt")
     (folder / "junk.pt").unlink()
     bad = folder.rename(tmp_path / "a@b")
-    done = cli("import", bad)
-    assert done.code == 2
-    assert "--name" in done.err
+    cli("import", bad).fails(2, "--name")
     assert {run.name for run in store.runs()} == {"gpt", "bert"}
     (bad / "model.safetensors").symlink_to(bad / "gone")
     done = cli("import", bad, "--name", "old")

@@ -20,33 +20,20 @@ from torch.utils._pytree import tree_map
 
 import standfast
 from standfast.dcp import Reader, Writer
-from standfast.errors import (
-    DigestMismatch,
-    RankFailed,
-    RefusedState,
-    StepExists,
-)
+from standfast.errors import DigestMismatch, RankFailed, RefusedState, StepExists
 from tests.kit.stores import flip
 
 Check = Callable[["Setting"], None]
-ON_FOUR: list[Check] = []
-ON_TWO: list[Check] = []
-ALONE: list[Check] = []
+CHECKS: dict[int, list[Check]] = {4: [], 2: [], 1: []}
+"""Those on so many ranks."""
 
 
-def on_four(check: Check) -> Check:
-    ON_FOUR.append(check)
-    return check
+def on(ranks: int) -> Callable[[Check], Check]:
+    def added(check: Check) -> Check:
+        CHECKS[ranks].append(check)
+        return check
 
-
-def on_two(check: Check) -> Check:
-    ON_TWO.append(check)
-    return check
-
-
-def alone(check: Check) -> Check:
-    ALONE.append(check)
-    return check
+    return added
 
 
 @dataclass
@@ -161,7 +148,7 @@ def failures(action: Callable[[], Any]) -> list[BaseException]:
     raise AssertionError("nothing was raised")
 
 
-@on_four
+@on(4)
 def a_state_is_saved_with_its_nesting_and_its_bytes(now: Setting) -> None:
     state = now.state()
     metadata = dcp.save(state, storage_writer=now.writer(1, metrics={"loss": 0.5}))
@@ -177,14 +164,14 @@ def a_state_is_saved_with_its_nesting_and_its_bytes(now: Setting) -> None:
         torch.save(expected, now.folder / "expected.pt")
 
 
-@on_four
+@on(4)
 def it_is_loaded_on_as_many_ranks(now: Setting) -> None:
     state = blank_state(now)
     dcp.load(state, storage_reader=now.reader())
     assert same(whole(state), torch.load(now.folder / "expected.pt"))
 
 
-@on_four
+@on(4)
 def a_second_save_of_the_same_writes_nearly_nothing(now: Setting) -> None:
     dcp.save(now.state(), storage_writer=now.writer(2))
     files = now.run.checkpoint().head.files
@@ -195,7 +182,7 @@ def a_second_save_of_the_same_writes_nearly_nothing(now: Setting) -> None:
     assert same(now.run.load(2), torch.load(now.folder / "expected.pt"))
 
 
-@on_four
+@on(4)
 def a_step_that_exists_is_refused_on_all_ranks_or_replaced_if_it_may_be(now: Setting) -> None:
     before = now.files()
     (error,) = failures(lambda: dcp.save(now.state(), storage_writer=now.writer(2)))
@@ -216,7 +203,7 @@ class _FailsToResolve(DefaultSavePlanner):
         return super().resolve_data(write_item)
 
 
-@on_four
+@on(4)
 def a_rank_that_fails_leaves_nothing_and_the_run_free(now: Setting) -> None:
     before, latest = now.files(), now.run.checkpoint().ref
     planner = _FailsToResolve() if now.rank == 2 else DefaultSavePlanner()
@@ -239,7 +226,7 @@ class _FailsToFinish(DefaultSavePlanner):
         raise OSError(5, "no plan")
 
 
-@on_four
+@on(4)
 def a_failure_that_the_writer_never_hears_of_blocks_nobody(now: Setting) -> None:
     before = now.files()
     planner = _FailsToFinish() if now.rank == 2 else DefaultSavePlanner()
@@ -254,7 +241,7 @@ def a_failure_that_the_writer_never_hears_of_blocks_nobody(now: Setting) -> None
     assert kept is not None
 
 
-@on_four
+@on(4)
 def what_is_no_plain_value_is_refused_by_name(now: Setting) -> None:
     before = now.files()
     state = {**now.state(), "extra": {"thing": {1, 2}}}
@@ -264,7 +251,7 @@ def what_is_no_plain_value_is_refused_by_name(now: Setting) -> None:
     assert now.files() == before
 
 
-@on_four
+@on(4)
 def each_rank_may_have_names_of_its_own(now: Setting) -> None:
     own = {f"rank{now.rank}": {"seen": torch.full((3,), now.rank), "place": now.rank}}
     dcp.save({"step": 1, **own}, storage_writer=now.writer(None), checkpoint_id="outputs/step-6")
@@ -275,7 +262,7 @@ def each_rank_may_have_names_of_its_own(now: Setting) -> None:
     assert same(mine, own)
 
 
-@on_four
+@on(4)
 def planners_may_cache_their_plans(now: Setting) -> None:
     for step in (7, 8):
         now.train()
@@ -284,7 +271,7 @@ def planners_may_cache_their_plans(now: Setting) -> None:
         assert same(now.run.load(step), whole(now.state()))
 
 
-@on_four
+@on(4)
 def a_save_in_the_background_is_of_the_state_at_its_call(now: Setting) -> None:
     expected = whole(now.state())
     # A group of its own: the training uses the other one meanwhile.
@@ -298,7 +285,7 @@ def a_save_in_the_background_is_of_the_state_at_its_call(now: Setting) -> None:
     assert isinstance(failures(lambda: future.result(timeout=100))[0], StepExists)
 
 
-@on_four
+@on(4)
 def all_ranks_load_what_the_coordinator_has_chosen(now: Setting) -> None:
     expected = whole(now.state())
     dcp.save(now.state(), storage_writer=now.writer(10))
@@ -310,7 +297,7 @@ def all_ranks_load_what_the_coordinator_has_chosen(now: Setting) -> None:
         torch.save(expected, now.folder / "expected.pt")
 
 
-@on_four
+@on(4)
 def a_damaged_byte_is_found(now: Setting) -> None:
     damaged = now.folder / "damaged"
     if now.rank == 0:
@@ -323,7 +310,7 @@ def a_damaged_byte_is_found(now: Setting) -> None:
     assert isinstance(error, DigestMismatch)  # by the one rank that has read it
 
 
-@on_four
+@on(4)
 def any_mesh_is_saved_and_loaded_in_another(now: Setting) -> None:
     mesh = init_device_mesh("cpu", (2, 2))
     whole_one = torch.arange(7 * 10.0).reshape(7, 10)
@@ -345,14 +332,14 @@ def any_mesh_is_saved_and_loaded_in_another(now: Setting) -> None:
         assert same(whole(turned), dict.fromkeys(state, whole_one))
 
 
-@on_two
+@on(2)
 def a_state_of_four_ranks_is_loaded_on_two(now: Setting) -> None:
     state = blank_state(now)
     dcp.load(state, storage_reader=now.reader(10))
     assert same(whole(state), torch.load(now.folder / "expected.pt"))
 
 
-@on_two
+@on(2)
 def it_is_loaded_in_another_sharding(now: Setting) -> None:
     mesh = init_device_mesh("cpu", (2,))
     weight = distribute_tensor(torch.zeros(400, 200), mesh, [Shard(1)])
@@ -363,7 +350,7 @@ def it_is_loaded_in_another_sharding(now: Setting) -> None:
     assert same(now.run.load(12), {"turned": expected})
 
 
-@alone
+@on(1)
 def it_is_loaded_by_one_process(now: Setting) -> None:
     state = blank_state(now)
     dcp.load(state, storage_reader=now.reader(10), no_dist=True)

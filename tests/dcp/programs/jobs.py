@@ -21,8 +21,7 @@ from tests.training.programs.sharded_jobs import on_forks
 
 
 def main(folder: Path) -> None:
-    jobs = ((dcp_checks.ON_FOUR, 4), (dcp_checks.ON_TWO, 2), (dcp_checks.ALONE, 1))
-    for checks, count in jobs:
+    for count, checks in dcp_checks.CHECKS.items():
         on_forks(count, folder / f"meeting{count}", partial(_check, folder, checks, count))
 
 

@@ -42,9 +42,6 @@ LOOSER = {
 """Why NumPy may refuse what we open, by its message."""
 
 
-# Mutations
-
-
 def reseal(file: bytes) -> bytes:
     """The file with a seal that matches it again, if it has one."""
     return resealed_archive(file, own_format)
@@ -55,11 +52,8 @@ def resealed_archive(file: bytes, format: Any) -> bytes:
     if not re.search(rb"standfast\.digest:[0-9a-f]{64}\Z", file):
         return file
     try:
-        index = format.read_index(
-            lambda start, length: file[start : start + length],
-            len(file),
-            Options(verify=False, tensors_only=True),
-        )
+        options = Options(verify=False, tensors_only=True)
+        index = format.read_index(lambda at, length: file[at : at + length], len(file), options)
     except StandfastError:
         return file
     others, at = b"", 0
@@ -68,9 +62,6 @@ def resealed_archive(file: bytes, format: Any) -> bytes:
             others += file[at:start]
             at = max(at, start + size)
     return with_digest(file, len(file) - 64, others + file[at:-64])
-
-
-# Comparison with NumPy
 
 
 def check(data: bytes, outcome: Outcome, options: Options) -> None:
@@ -83,8 +74,8 @@ def check(data: bytes, outcome: Outcome, options: Options) -> None:
         else:
             _check_same(data, outcome, theirs)
     elif not isinstance(theirs, str):
-        strict = type(outcome).__name__ in STRICTER
-        require(strict, f"NumPy opens what is a {type(outcome).__name__} to us")
+        kind = type(outcome).__name__
+        require(kind in STRICTER, f"NumPy opens what is a {kind} to us")
 
 
 def _library(data: bytes) -> dict[str, Any] | str:

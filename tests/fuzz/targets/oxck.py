@@ -64,9 +64,6 @@ def plain_tensors(file: bytes) -> list[Plain] | None:
     return tensors
 
 
-# Mutations
-
-
 def with_metadata(file: bytes, text: bytes) -> bytes:
     """The file with other metadata."""
     length = int.from_bytes(file[24:28], "little")
@@ -87,9 +84,6 @@ def reseal(file: bytes) -> bytes:
         return file
     headers = b"".join(file[begin:end] for begin, end in (tensor.header for tensor in tensors))
     return with_digest(file, at, file[:at], file[at + 64 : start] + headers)
-
-
-# The other readers
 
 
 def check(data: bytes, outcome: Outcome, options: Options) -> None:

@@ -24,16 +24,10 @@ our own keys. A BadHeader too, but only for space before the first brace, which 
 """
 
 
-# Mutations
-
-
 def _header(random: Random, file: bytes) -> tuple[bytes, Callable[[bytes], bytes]]:
     """The text of the header."""
     end = header_end(file)
     return file[8:end], lambda text: file_of(text, file[end:])
-
-
-# Comparison with the reference library
 
 
 def check(data: bytes, outcome: Outcome, options: Options) -> None:
@@ -85,13 +79,10 @@ def _check_same(data: bytes, index: Index, theirs: dict[str, Any]) -> None:
     require(theirs.keys() == index.rows.keys(), "the library sees other names")
     for name, row in index.rows.items():
         view = theirs[name]
-        start = int(index.starts[row])
+        start, size = int(index.starts[row]), int(index.sizes[row])
         require(view["dtype"] == CODE_OF[index.dtypes[row]], "the library sees another dtype")
         require(tuple(view["shape"]) == index.shapes[row], "the library sees another shape")
-        require(
-            bytes(view["data"]) == data[start : start + int(index.sizes[row])],
-            "the library sees other bytes",
-        )
+        require(bytes(view["data"]) == data[start : start + size], "the library sees other bytes")
 
 
 TARGET = Target(

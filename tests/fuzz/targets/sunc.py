@@ -8,14 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from standfast.amr import (
-    AMRTree,
-    GaugeFrontend,
-    GaugeTree,
-    OpenTopology,
-    ScalarFrontend,
-    TreeCheckpoint,
-)
+from standfast import amr
+from standfast.amr import AMRTree, GaugeTree
 from standfast.errors import BadOption, DamagedFile, IncompatibleCheckpoint, StandfastError
 from standfast.files.layout import Index
 from standfast.formats.reader import Options
@@ -26,9 +20,6 @@ from tests.fuzz.target import Outcome, Target, require
 
 TAG = b"HFDG"
 START = b'{"standfast.digest":"'
-
-
-# Where things are, by the lengths in the header
 
 
 def section_sizes(file: bytes) -> list[int] | None:
@@ -50,9 +41,6 @@ def own_start(file: bytes) -> int | None:
         return None
     at = len(file) - 24 - int.from_bytes(file[-12:-4], "little")
     return at if at >= payload_end(file) and file.startswith(TAG, at) else None
-
-
-# Mutations
 
 
 def _header(random: Random, file: bytes) -> Found | None:
@@ -84,8 +72,6 @@ def reseal(file: bytes) -> bytes:
     return with_digest(file, at, file[:92] + link + file[own:at], file[at + 64 :])
 
 
-# The trees in it
-
 DTYPES = {1: "uint8", 2: "float16", 4: "float32", 8: "float64", 16: "complex128"}
 
 
@@ -100,14 +86,14 @@ def check_trees(data: bytes, outcome: Outcome) -> None:
     (field_bytes,) = struct.unpack_from("<I", data, 26)
     group = 2 if field_bytes % 32 == 0 else 1
     try:
-        topology = OpenTopology(nd, (8.0,) * nd)
-        gauge = GaugeFrontend(group, field_bytes // (16 * group), nd, block_size, topology)
+        topology = amr.OpenTopology(nd, (8.0,) * nd)
+        gauge = amr.GaugeFrontend(group, field_bytes // (16 * group), nd, block_size, topology)
     except BadOption:
         gauge = None
     try:
         dtype = np.dtype(DTYPES.get(field_bytes, "uint8" if field_bytes % 8 else "float64"))
         many = field_bytes // dtype.itemsize
-        scalar = ScalarFrontend(nd, block_size, topology, dtype, many)
+        scalar = amr.ScalarFrontend(nd, block_size, topology, dtype, many)
     except (BadOption, NameError):
         scalar = None
     for frontend in (scalar, gauge):
@@ -123,7 +109,7 @@ def _check_read(data: bytes, outcome: Outcome, kind: type[AMRTree], frontend: An
         if kind is GaugeTree:
             state: Any = GaugeTree.read_checkpoint(stream, frontend=frontend)
         else:
-            state = TreeCheckpoint(frontend).read(stream)
+            state = amr.TreeCheckpoint(frontend).read(stream)
     except StandfastError as error:
         refused = isinstance(error, DamagedFile | IncompatibleCheckpoint)
         require(refused or not isinstance(outcome, Index), f"a sound file is refused: {error}")

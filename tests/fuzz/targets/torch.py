@@ -44,15 +44,9 @@ UNTYPED = (torch.uint16, torch.uint32, torch.uint64)
 """torch keeps them in storages without a type, and does not swap those of a big-endian file."""
 
 
-# Mutations
-
-
 def reseal(file: bytes) -> bytes:
     """The file with a seal that matches it again, if it has one."""
     return resealed_archive(file, own_format)
-
-
-# Comparison with torch
 
 
 def check(data: bytes, outcome: Outcome, options: Options) -> None:

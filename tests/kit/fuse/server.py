@@ -37,13 +37,8 @@ _NOT_PASSED = os.O_DIRECT | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mount.argtypes = (*[ctypes.c_char_p] * 3, ctypes.c_ulong, ctypes.c_char_p)
-_libc.renameat2.argtypes = (
-    ctypes.c_int,
-    ctypes.c_char_p,
-    ctypes.c_int,
-    ctypes.c_char_p,
-    ctypes.c_uint,
-)
+_at = ctypes.c_int, ctypes.c_char_p
+_libc.renameat2.argtypes = (*_at, *_at, ctypes.c_uint)
 _libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
 
 
@@ -54,14 +49,22 @@ def called(result: int) -> None:
 
 
 def mount(source: str, place: Path, kind: str, options: str) -> None:
-    called(
-        _libc.mount(source.encode(), os.fsencode(place), kind.encode(), 6, options.encode())
-    )  # 6: without devices and set-user-id programs
+    # 6: without devices and set-user-id programs
+    called(_libc.mount(source.encode(), os.fsencode(place), kind.encode(), 6, options.encode()))
 
 
 def unmount(place: Path) -> None:
     """Take the mount away now, and the file system as soon as nothing in it is open."""
     called(_libc.umount2(os.fsencode(place), 2))
+
+
+_OPERATIONS = """
+1:lookup 2:forget 3:getattr 4:setattr 5:readlink 6:symlink 8:mknod 9:mkdir 10:unlink 11:rmdir
+12:rename 13:link 14:open 15:read 16:write 17:statfs 18:release 20:fsync 25:flush 26:init 27:open
+28:readdir 29:release 30:fsync 35:create 36:interrupt 38:destroy 42:batch_forget 43:fallocate
+45:rename2 46:lseek
+"""
+_NO_ANSWER = {2, 36, 42}  # forget, interrupt, batch_forget
 
 
 class _Request(NamedTuple):
@@ -89,8 +92,10 @@ class Server:
         self._numbers = {_identity(os.fstat(root)): ROOT}
         self._next = ROOT
         self._listings: dict[int, list[tuple[bytes, int, int]]] = {}
-        self._operations = {
-            opcode: operation for name, opcode, operation in self._table() if name not in missing
+        self._operations: dict[int, Callable[[_Request], bytes | None]] = {
+            int(opcode): getattr(self, f"_{name}")
+            for opcode, name in (pair.split(":") for pair in _OPERATIONS.split())
+            if name not in missing
         }
         self._fuse = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
         options = f"fd={self._fuse},rootmode=40000,user_id={os.getuid()},group_id={os.getgid()}"
@@ -99,41 +104,6 @@ class Server:
     def start(self) -> None:
         for _ in range(THREADS):
             threading.Thread(target=self._serve, daemon=True).start()
-
-    def _table(self) -> list[tuple[str, int, Callable[[_Request], bytes | None]]]:
-        return [
-            ("lookup", 1, lambda request: self._entry(request.node, request.names()[0])),
-            ("forget", 2, self._forget),
-            ("getattr", 3, self._getattr),
-            ("setattr", 4, self._setattr),
-            ("readlink", 5, lambda request: os.readlink(b"", dir_fd=self._fd(request))),
-            ("symlink", 6, self._symlink),
-            ("mknod", 8, self._mknod),
-            ("mkdir", 9, self._mkdir),
-            ("unlink", 10, self._unlink),
-            ("rmdir", 11, self._rmdir),
-            ("rename", 12, self._rename),
-            ("link", 13, self._link),
-            ("open", 14, self._open),
-            ("read", 15, self._read),
-            ("write", 16, self._write),
-            ("statfs", 17, self._statfs),
-            ("release", 18, self._release),
-            ("fsync", 20, self._fsync),
-            ("flush", 25, lambda request: b""),
-            ("init", 26, self._init),
-            ("opendir", 27, self._open),
-            ("readdir", 28, self._readdir),
-            ("releasedir", 29, self._release),
-            ("fsyncdir", 30, self._fsync),
-            ("create", 35, self._create),
-            ("interrupt", 36, lambda request: None),
-            ("destroy", 38, lambda request: b""),
-            ("batch_forget", 42, self._batch_forget),
-            ("fallocate", 43, self._fallocate),
-            ("rename2", 45, self._rename2),
-            ("lseek", 46, self._lseek),
-        ]
 
     def _serve(self) -> None:
         buffer = bytearray(MAX_WRITE + 4096)
@@ -148,18 +118,19 @@ class Server:
                     continue
                 raise
             _, opcode, unique, node, *_ = _HEADER.unpack_from(view)
-            code, answer = 0, None
-            operation = self._operations.get(opcode, _missing)
+            code, answer = 0, b""
             try:
-                answer = operation(_Request(node, view[_HEADER.size : size]))
-                if answer is None:
-                    continue  # the kernel expects no answer
+                if opcode not in self._operations:
+                    raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+                request = _Request(node, view[_HEADER.size : size])
+                answer = self._operations[opcode](request) or b""
+                if opcode in _NO_ANSWER:
+                    continue
             except OSError as error:
                 code = error.errno or errno.EIO
             except Exception:
                 traceback.print_exc()
                 code = errno.EIO
-            answer = answer or b""
             head = struct.pack("<IiQ", 16 + len(answer), -code, unique)
             try:
                 os.writev(self._fuse, [head, answer])
@@ -173,6 +144,11 @@ class Server:
         return _INIT.pack(
             7, min(minor, 38), ahead, flags & _FLAGS, 64, 48, MAX_WRITE, 1, pages, *[0] * 9
         )
+
+    def _nothing(self, request: _Request) -> None:
+        pass
+
+    _flush = _interrupt = _destroy = _nothing
 
     # Nodes
 
@@ -195,6 +171,9 @@ class Server:
                 os.close(fd)
             self._lookups[node] += 1
         return _ENTRY.pack(node, 0, VALID, VALID, 0, 0) + _attributes(status)
+
+    def _lookup(self, request: _Request) -> bytes:
+        return self._entry(request.node, request.names()[0])
 
     def _forget(self, request: _Request) -> None:
         self._drop(request.node, request.fields("Q")[0])
@@ -251,6 +230,9 @@ class Server:
 
     # Names
 
+    def _readlink(self, request: _Request) -> bytes:
+        return os.readlink(b"", dir_fd=self._fd(request))
+
     def _symlink(self, request: _Request) -> bytes:
         name, target = request.names()
         os.symlink(target, name, dir_fd=self._fd(request))
@@ -268,25 +250,22 @@ class Server:
         os.mkdir(name, mode, dir_fd=self._fd(request))
         return self._entry(request.node, name)
 
-    def _unlink(self, request: _Request) -> bytes:
+    def _unlink(self, request: _Request) -> None:
         os.unlink(request.names()[0], dir_fd=self._fd(request))
-        return b""
 
-    def _rmdir(self, request: _Request) -> bytes:
+    def _rmdir(self, request: _Request) -> None:
         os.rmdir(request.names()[0], dir_fd=self._fd(request))
-        return b""
 
-    def _rename(self, request: _Request) -> bytes:
-        return self._renamed(request, request.fields("Q")[0], 0, request.names(8))
+    def _rename(self, request: _Request) -> None:
+        self._renamed(request, request.fields("Q")[0], 0, request.names(8))
 
-    def _rename2(self, request: _Request) -> bytes:
+    def _rename2(self, request: _Request) -> None:
         folder, flags, _ = request.fields("QII")
-        return self._renamed(request, folder, flags, request.names(16))
+        self._renamed(request, folder, flags, request.names(16))
 
-    def _renamed(self, request: _Request, folder: int, flags: int, names: list[bytes]) -> bytes:
+    def _renamed(self, request: _Request, folder: int, flags: int, names: list[bytes]) -> None:
         old, new = names
         called(_libc.renameat2(self._fd(request), old, self._nodes[folder], new, flags))
-        return b""
 
     def _link(self, request: _Request) -> bytes:
         (source,) = request.fields("Q")
@@ -315,24 +294,21 @@ class Server:
         file, offset, size = request.fields("QQI")
         return struct.pack("<II", os.pwrite(file, request.body[40 : 40 + size], offset), 0)
 
-    def _fallocate(self, request: _Request) -> bytes:
+    def _fallocate(self, request: _Request) -> None:
         file, offset, length, mode = request.fields("3QI")
         called(_libc.fallocate(file, mode, offset, length))
-        return b""
 
     def _lseek(self, request: _Request) -> bytes:
         file, offset, whence = request.fields("QQI")
         return struct.pack("<Q", os.lseek(file, offset, whence))
 
-    def _fsync(self, request: _Request) -> bytes:
+    def _fsync(self, request: _Request) -> None:
         os.fsync(request.fields("Q")[0])
-        return b""
 
-    def _release(self, request: _Request) -> bytes:
+    def _release(self, request: _Request) -> None:
         file = request.fields("Q")[0]
         self._listings.pop(file, None)
         os.close(file)
-        return b""
 
     def _readdir(self, request: _Request) -> bytes:
         folder, offset, size = request.fields("QQI")
@@ -348,32 +324,16 @@ class Server:
         return answer
 
 
-def _missing(request: _Request) -> bytes:
-    raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
-
-
 def _identity(status: os.stat_result) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
 def _attributes(status: os.stat_result) -> bytes:
-    times = [
-        divmod(ns, 10**9) for ns in (status.st_atime_ns, status.st_mtime_ns, status.st_ctime_ns)
-    ]
-    return _ATTR.pack(
-        status.st_ino,
-        status.st_size,
-        status.st_blocks,
-        *(seconds for seconds, _ in times),
-        *(rest for _, rest in times),
-        status.st_mode,
-        status.st_nlink,
-        status.st_uid,
-        status.st_gid,
-        status.st_rdev,
-        status.st_blksize,
-        0,
-    )
+    times = status.st_atime_ns, status.st_mtime_ns, status.st_ctime_ns
+    seconds, rest = zip(*(divmod(ns, 10**9) for ns in times), strict=True)
+    of_node = status.st_mode, status.st_nlink, status.st_uid, status.st_gid, status.st_rdev
+    size = status.st_size, status.st_blocks
+    return _ATTR.pack(status.st_ino, *size, *seconds, *rest, *of_node, status.st_blksize, 0)
 
 
 def _listing(folder: int) -> list[tuple[bytes, int, int]]:

@@ -129,18 +129,3 @@ def test_a_keeper_that_is_killed_is_an_error_and_leaves_no_mount(tmp_path: Path)
         with pytest.raises(RuntimeError):
             stack.close()
     assert str(tmp_path) not in Path("/proc/mounts").read_text()
-
-
-@pytest.mark.long
-def test_tests_that_cannot_run_are_listed(tmp_path: Path) -> None:
-    (tmp_path / "conftest.py").write_text("from tests.conftest import *\n")
-    (tmp_path / "test_it.py").write_text(
-        "import tests.kit.fuse.fixtures as fixtures\n"
-        "def none(*_):\n    raise fixtures.CannotMount('no FUSE here')\n"
-        "fixtures.mounted = none\n"
-        "def test_it(mount):\n    mount()\n"
-    )
-    command = [sys.executable, "-m", "pytest", "-n", "2", "-p", "no:cacheprovider", str(tmp_path)]
-    done = subprocess.run(command, check=False, capture_output=True, text=True)
-    assert "tests that this machine cannot run" in done.stdout
-    assert "test_it.py::test_it: no FUSE here" in done.stdout

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -28,6 +29,12 @@ else:
 import standfast
 from standfast.lightning import StandfastCheckpoint
 
+QUIET = [
+    pytest.mark.filterwarnings("ignore::UserWarning:lightning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+]
+"""The marks of tests that train."""
 BATCHES = 5
 """An epoch has so many."""
 

@@ -11,7 +11,7 @@ import torch
 from transformers import TrainerCallback
 
 from standfast.transformers import StandfastCallback
-from tests.transformers.programs.train import trainer_with
+from tests.transformers.programs.train import At, trainer_with
 
 
 class Stopped(Exception):
@@ -25,13 +25,8 @@ class Uneven(TrainerCallback):
         torch.rand(1 + args.process_index)
 
 
-class StoppedAt(TrainerCallback):
-    def __init__(self, step: int) -> None:
-        self._step = step
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if state.global_step == self._step:
-            raise Stopped
+def stop() -> None:
+    raise Stopped
 
 
 def train(folder: Path, *others: TrainerCallback) -> str | None:
@@ -61,7 +56,7 @@ def train(folder: Path, *others: TrainerCallback) -> str | None:
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
     train(folder / "whole")
-    assert train(folder / "stopped", StoppedAt(7)) is None
+    assert train(folder / "stopped", At(7, stop)) is None
     latest = train(folder / "stopped")
     assert latest is not None
     assert latest.endswith("checkpoint-5")

@@ -168,34 +168,27 @@ def test_a_tensor_is_summed_up_a_large_one_in_part(api, gpt, small, shown):
     assert abs(told["std"] - 1) < 0.01
 
 
-@pytest.mark.parametrize(
-    ("path", "status", "kind"),
-    [
-        ("/runs/000000000000000000000000", 404, "RefNotFound"),
-        ("/runs/short", 404, "RefNotFound"),
-        ("/runs/000000000000000000000000/checkpoints", 404, "RefNotFound"),
-        ("/checkpoints/{}/21", 404, "RefNotFound"),
-        ("/checkpoints/{}/99999999999999999999", 404, "RefNotFound"),
-        ("/checkpoints/{}/-1", 404, "RefNotFound"),
-        ("/runs?per_page=0", 400, "BadOption"),
-        ("/runs?per_page=201", 400, "BadOption"),
-        ("/runs?page=x", 400, "BadOption"),
-        ("/runs?metric=loss", 400, "BadOption"),
-        ("/runs?metric=loss<x", 400, "BadOption"),
-        (f"/runs?q={'x' * 1000}", 400, "BadOption"),
-        ("/runs/{}/metrics?points=1", 400, "BadOption"),
-        ("/compare?before=gpt", 400, "BadOption"),
-        ("/compare?before=gpt&after=nobody", 404, "RefNotFound"),
-        ("/tensor?name=x", 400, "BadOption"),
-        ("/tensor?ref={}@100&name=nothing", 404, "TensorNotFound"),
-        ("/tensor?ref={}@100&name=x&bins=7", 400, "BadOption"),
-        ("/no-such-thing", 404, "RefNotFound"),
-    ],
-)
-def test_a_wrong_question_is_an_error_that_says_why(api, gpt, path, status, kind):
-    error = api(path.format(gpt), status)["error"]
-    assert error["kind"] == kind
-    assert error["message"]
+WRONG = {
+    "RefNotFound": """
+        /runs/000000000000000000000000 /runs/short /runs/000000000000000000000000/checkpoints
+        /checkpoints/{}/21 /checkpoints/{}/99999999999999999999 /checkpoints/{}/-1
+        /compare?before=gpt&after=nobody /no-such-thing
+    """,
+    "BadOption": f"""
+        /runs?per_page=0 /runs?per_page=201 /runs?page=x /runs?metric=loss /runs?metric=loss<x
+        /runs?q={"x" * 1000} /runs/{{}}/metrics?points=1 /compare?before=gpt /tensor?name=x
+        /tensor?ref={{}}@100&name=x&bins=7
+    """,
+    "TensorNotFound": "/tensor?ref={}@100&name=nothing",
+}
+
+
+@pytest.mark.parametrize("kind", WRONG)
+def test_a_wrong_question_is_an_error_that_says_why(api, gpt, kind):
+    for path in WRONG[kind].split():
+        error = api(path.format(gpt), 400 if kind == "BadOption" else 404)["error"]
+        assert error["kind"] == kind, path
+        assert error["message"]
 
 
 def test_without_a_folder_of_files_none_is_shown(place):

@@ -25,12 +25,8 @@ from standfast.web.app import make_app
 ELSEWHERE = "attacker.example"
 """A name that the browser finds on this machine, as after a DNS rebinding."""
 ARGUMENTS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--no-first-run",
+    *("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"),
+    *("--disable-component-update", "--disable-sync"),
     f"--host-resolver-rules=MAP {ELSEWHERE} 127.0.0.1, MAP * ~NOTFOUND, "
     "EXCLUDE 127.0.0.1, EXCLUDE localhost",
 ]

@@ -144,9 +144,7 @@ def test_a_setting_in_the_filter_is_no_metric_and_a_metric_may_be_called_time(od
     expect(page.locator(".chip")).to_have_count(0)
 
 
-def test_what_people_zoomed_to_and_what_they_write_stays_when_the_run_goes_on(
-    workshop, served, page
-):
+def test_what_people_zoom_to_and_write_stays_when_the_run_goes_on(workshop, served, page):
     with workshop.run("live", hp={}) as run:
         for step in range(1, 12):
             run.save(step, {"n": step}, {"loss": 1 / step})
