@@ -163,7 +163,7 @@ class Client:
         It is asked once per process and address, with an object that is deleted again. To be
         called before anything is written: without conditions no lock keeps anybody out.
         """
-        address = (self.url, self.options.endpoint if self.options else None)
+        address = (self.url, self.options and self.options.config.get("aws_endpoint_url_s3"))
         if address in _sound:
             return
         key = f"{PROBES}/{os.urandom(8).hex()}"
