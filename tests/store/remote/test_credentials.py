@@ -13,13 +13,13 @@ import pytest
 
 from standfast import Store
 from standfast.errors import BadOption
-from standfast.store.remote.credentials import Options, s3_options
+from standfast.store.remote.credentials import ENDPOINT, Options, s3_options
 from tests.store.remote.places import shown
 
 ID, SECRET, TOKEN = "AKIDOFNOBODY", "the-secret-itself", "the-token-itself"
 KEYS = {"AWS_ACCESS_KEY_ID": ID, "AWS_SECRET_ACCESS_KEY": SECRET}
 WEB_IDENTITY = {"AWS_WEB_IDENTITY_TOKEN_FILE": "/nowhere", "AWS_ROLE_ARN": "arn:aws:iam::1:role/a"}
-ENDPOINT = "aws_endpoint_url_s3"
+
 STATIC = f"aws_access_key_id = {ID}\naws_secret_access_key = {SECRET}\n"
 
 

@@ -22,6 +22,8 @@ from urllib.parse import urlsplit
 from standfast.errors import BadOption, printable, shortened
 
 _DEFAULT: Final = re.compile(rb"^\[\s*(profile\s+)?[\"']?default[\"']?\s*\]", re.MULTILINE)
+ENDPOINT: Final = "aws_endpoint_url_s3"
+"""Of all its names, this one takes precedence over the environment that obstore reads."""
 _VALID: Final = timedelta(minutes=9)
 """How long keys of botocore are used: it renews those that expire within ten minutes."""
 Provider = Callable[[], dict[str, Any]]
@@ -51,8 +53,8 @@ def s3_options() -> Options:
     config = {"region": region or "us-east-1"} if region or endpoint else {}
     if not endpoint:
         return Options(config, {}, provider)
-    # Of all its names, this one takes precedence over the environment that obstore reads.
-    config["aws_endpoint_url_s3"] = _checked(endpoint)
+
+    config[ENDPOINT] = _checked(endpoint)
     return Options(config, {"allow_http": endpoint.startswith("http://")}, provider)
 
 
