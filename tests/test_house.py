@@ -71,7 +71,7 @@ ROOMS: Final = {
     "policies": Room(1, 211),
     "schedule": Room(1, 183, DEFECTS),
     "standfast": Room(1, 78),
-    "store": Room(110, 14997, DEFECTS),
+    "store": Room(110, 14998, DEFECTS),
     "tensorfile": Room(22, 2170, DEFECTS),
     "tensors": Room(10, 861, SEEDS),
     "tenzor": Room(13, 1513, SEEDS),
@@ -84,7 +84,7 @@ ROOMS: Final = {
 
 SIZES: Final = {
     "modules": Limit(463),
-    "lines of code": Limit(56553, DEFECTS),
+    "lines of code": Limit(56554, DEFECTS),
     "names in standfast.__all__": Limit(34),
     "options of the command line": Limit(116, SEEDS),
     "arguments of Checkpointer": Limit(23),

@@ -53,7 +53,6 @@ def s3_options() -> Options:
     config = {"region": region or "us-east-1"} if region or endpoint else {}
     if not endpoint:
         return Options(config, {}, provider)
-
     config[ENDPOINT] = _checked(endpoint)
     return Options(config, {"allow_http": endpoint.startswith("http://")}, provider)
 
