@@ -112,6 +112,11 @@ class Server:
         return self._ports[6]
 
     @property
+    def filer_port(self) -> int:
+        """The port of its files and folders, which shows more than S3 does."""
+        return self._ports[4]
+
+    @property
     def environment(self) -> dict[str, str]:
         """What S3 clients look for in the environment."""
         key, secret = self._keys
@@ -286,7 +291,7 @@ class Server:
         raise ServerFailed(f"the server does not serve: {last}\n{self.log_tail()}")
 
     def _ask_filer(self, method: str, path: str) -> tuple[int, str]:
-        connection = http.client.HTTPConnection(HOST, self._ports[4], timeout=10)
+        connection = http.client.HTTPConnection(HOST, self.filer_port, timeout=10)
         try:
             connection.request(method, path)
             response = connection.getresponse()

@@ -36,8 +36,6 @@ BOUNDS: Final = {
     "grace of a mirror": "standfast.training.mirror.mirror._GRACE",
     "interval of a dashboard's look": "standfast.web.changes._PAUSE",
     "interval of manifests": "standfast.store.index.manifest._REFRESHED",
-    "interval of uploads": "standfast.store.remote.uploads._PAUSE",
-    "longest upload": "standfast.store.remote.uploads._LONGEST",
     "members of an archive": "standfast.packages.archive.MOST_MEMBERS",
     "memory left to others": "standfast.training.background.stagings._SLACK",
     "moment of a version": "standfast.store.remote.versions._MOMENT",
@@ -49,9 +47,7 @@ BOUNDS: Final = {
     "part of an upload": "standfast.store.remote.new_file._PART",
     "part of an uploaded package": "standfast.packages.remote.folder._PART",
     "part of its own file": "standfast.store.save.planning.TOGETHER",
-    "patience of a credential process": "standfast.store.remote.credential_process._PATIENCE",
     "patience of a mirror": "standfast.training.mirror.mirror._PATIENCE",
-    "patience of uploads": "standfast.store.remote.uploads._PATIENCE",
     "patience with git": "standfast.packages.documents.manifest._PATIENCE",
     "patience with places": "standfast.store.query.locations.PATIENCE",
     "pinned at once": """

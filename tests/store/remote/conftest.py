@@ -1,6 +1,6 @@
 """What all tests of remote stores share: other processes, which take a while to start."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from obstore.store import S3Store
@@ -31,6 +31,12 @@ def worker(workers: list[Worker]) -> Worker:
 def client(server: Server, bucket_url: str) -> S3Store:
     """The objects of the store at `bucket_url`, past the proxy and the product."""
     return places.straight(server, bucket_url)
+
+
+@pytest.fixture
+def unfinished(server: Server, bucket_url: str) -> Callable[[], list[str]]:
+    """The keys of the multipart uploads at `bucket_url` that nobody has completed or aborted."""
+    return lambda: places.unfinished(server, bucket_url)
 
 
 @pytest.fixture

@@ -5,7 +5,11 @@ Worker processes import it, so nothing here may import torch at the top.
 
 from __future__ import annotations
 
+import base64
+import json
 import traceback
+import urllib.error
+import urllib.request
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,6 +22,7 @@ from standfast.store.backends.address import INSIDE
 from standfast.store.remote.backend import RemoteBackend
 from standfast.store.schema import names
 from tests.kit.object_store.messages import Request
+from tests.kit.object_store.proxy import HOST
 
 if TYPE_CHECKING:
     from tests.kit.object_store.server import Server
@@ -55,6 +60,21 @@ def keys(client: S3Store, end: str = "") -> list[str]:
 def objects(client: S3Store) -> dict[str, bytes]:
     """All objects, with their content."""
     return {key: bytes(obstore.get(client, key).bytes()) for key in keys(client)}
+
+
+def unfinished(server: Server, url: str) -> list[str]:
+    """The keys of multipart uploads below a URL that were neither completed nor aborted."""
+    bucket, _, prefix = url.removeprefix("s3://").partition("/")
+    folder = f"http://{HOST}:{server.filer_port}/buckets/{bucket}/.uploads/?limit=1000"
+    request = urllib.request.Request(folder, headers={"Accept": "application/json"})
+    try:
+        with urllib.request.urlopen(request) as answer:
+            entries = json.load(answer)["Entries"] or []
+    except urllib.error.HTTPError:  # no upload in parts was ever begun in this bucket
+        return []
+    # A part that arrives after its upload was aborted leaves a folder without a key.
+    found = [base64.b64decode((each["Extended"] or {}).get("key", "")) for each in entries]
+    return [key for each in found if each and (key := each.decode()).startswith(prefix)]
 
 
 def state(seed: int, size: int = 70_000) -> dict[str, Any]:

@@ -1,171 +1,128 @@
-"""Who we are at an object store: the environment, the profiles, and what is never shown."""
+"""Which credentials, region and endpoint a store is opened with, and that no key is shown.
 
-import json
+botocore resolves profiles: those tests are skipped where it is not installed.
+"""
+
+import logging
 import os
+import shlex
 import sys
-import textwrap
-import traceback
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
+from standfast import Store
 from standfast.errors import BadOption
-from standfast.store.remote.credentials import Options, s3_options
-from standfast.store.remote.keys import Keys
+from standfast.store.remote.credentials import ENDPOINT, Options, s3_options
+from tests.store.remote.places import shown
 
 ID, SECRET, TOKEN = "AKIDOFNOBODY", "the-secret-itself", "the-token-itself"
+KEYS = {"AWS_ACCESS_KEY_ID": ID, "AWS_SECRET_ACCESS_KEY": SECRET}
+WEB_IDENTITY = {"AWS_WEB_IDENTITY_TOKEN_FILE": "/nowhere", "AWS_ROLE_ARN": "arn:aws:iam::1:role/a"}
+
+STATIC = f"aws_access_key_id = {ID}\naws_secret_access_key = {SECRET}\n"
 
 
 class Home:
-    """The two files of the AWS tools, and an environment that names them."""
+    """The two files of the AWS tools, and the environment, which has nothing else of AWS."""
 
-    def __init__(self, folder: Path) -> None:
-        self.config = folder / "config"
-        self.credentials = folder / "credentials"
-        self.folder = folder
+    def __init__(self, folder, monkeypatch):
+        self.folder, self.monkeypatch = folder, monkeypatch
+        for name in [name for name in os.environ if name.startswith("AWS_")]:
+            monkeypatch.delenv(name)
+        self.config, self.credentials = folder / "config", folder / "credentials"
+        monkeypatch.setenv("AWS_CONFIG_FILE", str(self.config))
+        monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(self.credentials))
 
-    def options(self, **environ: str) -> Options:
-        return s3_options(
-            {
-                "AWS_CONFIG_FILE": str(self.config),
-                "AWS_SHARED_CREDENTIALS_FILE": str(self.credentials),
-                **environ,
-            }
-        )
+    def options(self, **environ):
+        with self.monkeypatch.context() as patch:
+            for name, value in environ.items():
+                patch.setenv(name, value)
+            return s3_options()
 
-    def keys(self, **environ: str) -> Keys:
-        keys = self.options(**environ).keys
-        assert keys is not None
-        return keys()
+    def keys(self, **environ):
+        found = self.options(**environ).credential_provider()
+        assert timedelta(0) < found["expires_at"] - datetime.now(UTC) < timedelta(minutes=10)
+        return found["access_key_id"], found["secret_access_key"], found["token"]
 
-    def refusal(self, **environ: str) -> str:
-        """All that a person, or a log, would see of a refusal."""
+    def refusal(self, **environ):
         with pytest.raises(BadOption) as caught:
             self.options(**environ)
-        shown = "".join(traceback.format_exception(caught.value))
-        for hidden in (ID, SECRET, TOKEN):
-            assert hidden not in shown
+        assert not any(hidden in shown(caught.value) for hidden in (ID, SECRET, TOKEN))
         return str(caught.value)
+
+    def process(self, code, **settings):
+        """A profile with a `credential_process`, which counts how often it runs."""
+        program = self.folder / "keys.py"
+        program.write_text(
+            f"import sys\nopen({str(self.folder / 'runs')!r}, 'a').write('1')\n{code}"
+        )
+        command = shlex.join([sys.executable, str(program), "$HOME", "a b"])
+        settings = {"credential_process": command, **settings}
+        lines = (f"{name} = {value}\n" for name, value in settings.items())
+        self.config.write_text("[default]\n" + "".join(lines))
+
+    @property
+    def runs(self):
+        return len((self.folder / "runs").read_text())
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Home:
-    return Home(tmp_path)
+def home(tmp_path, monkeypatch):
+    return Home(tmp_path, monkeypatch)
 
 
-def _section(title: str, **settings: str) -> str:
-    return f"[{title}]\n" + "".join(f"{name} = {value}\n" for name, value in settings.items())
+@pytest.fixture
+def botocore():
+    pytest.importorskip("botocore.session")
 
 
-def _static(title: str, id: str = ID) -> str:
-    return _section(title, aws_access_key_id=id, aws_secret_access_key=SECRET)
+def prints(key=ID, minutes=None):
+    """A program that prints keys; they are valid for so many minutes."""
+    until = minutes and (datetime.now(UTC) + timedelta(minutes=minutes)).isoformat()
+    said = {"Version": 1, "AccessKeyId": key, "SecretAccessKey": SECRET, "SessionToken": TOKEN}
+    return f"import json\nprint(json.dumps({said | ({'Expiration': until} if until else {})}))\n"
 
 
-def _program(home: Home, said: object, status: int = 0) -> Path:
-    """A credential_process: says something, and counts how often it was asked."""
-    path = home.folder / "keys.py"
-    path.write_text(
-        textwrap.dedent(f"""\
-            import sys
-            with open({str(home.folder / "asked")!r}, "a") as asked:
-                print(*sys.argv[1:], file=asked)
-            print({said if isinstance(said, str) else json.dumps(said)!r})
-            print({SECRET!r}, file=sys.stderr)
-            sys.exit({status})
-        """)
-    )
-    return path
+# The environment
 
 
-def _asked(home: Home) -> list[str]:
-    return (home.folder / "asked").read_text().splitlines()
-
-
-def _said(**more: object) -> dict[str, object]:
-    return {"Version": 1, "AccessKeyId": ID, "SecretAccessKey": SECRET, **more}
-
-
-BY_NAME = {"AWS_ACCESS_KEY_ID": ID, "AWS_SECRET_ACCESS_KEY": SECRET}
-
-
-def test_without_anything_obstore_looks_for_itself(home):
+def test_without_anything_obstore_finds_the_credentials(home):
+    home.credentials.write_text(f"[other]\n{STATIC}")
     assert home.options() == Options({}, {}, None)
-    assert home.options().credential_provider is None
-
-
-def test_keys_of_the_environment_win_over_those_of_a_profile(home):
-    assert home.keys(**BY_NAME) == Keys(ID, SECRET)
-    assert home.keys(**BY_NAME, AWS_SESSION_TOKEN=TOKEN) == Keys(ID, SECRET, TOKEN)
-    home.credentials.write_text(_static("work", "AKIDOFTHEPROFILE"))
-    assert home.keys(**BY_NAME, AWS_PROFILE="work").id == ID
-    assert home.keys(AWS_PROFILE="work").id == "AKIDOFTHEPROFILE"
-
-
-def test_half_of_a_pair_of_keys_is_refused(home):
-    assert "AWS_SECRET_ACCESS_KEY" in home.refusal(AWS_ACCESS_KEY_ID=ID)
-    home.credentials.write_text(_section("default", aws_access_key_id=ID))
-    assert "aws_secret_access_key" in home.refusal()
-
-
-def test_the_profile_is_the_one_that_is_named(home):
-    home.credentials.write_text(_static("default", "AKIDDEFAULT") + _static("work", "AKIDWORK"))
-    assert home.keys().id == "AKIDDEFAULT"
-    for variables in (
-        {"AWS_PROFILE": "work"},
-        {"AWS_DEFAULT_PROFILE": "work"},
-        {"AWS_PROFILE": "work", "AWS_DEFAULT_PROFILE": "default"},
-    ):
-        assert home.keys(**variables).id == "AKIDWORK"
-    for keys in ({}, BY_NAME):
-        message = home.refusal(AWS_PROFILE="wrok", **keys)
-        assert all(name in message for name in ("wrok", str(home.config), str(home.credentials)))
-
-
-@pytest.mark.parametrize("title", ["profile work", 'profile "work"'])
-def test_a_profile_may_be_in_the_config_file(home, title):
-    home.config.write_text(_static(title) + _section("work", region="none-of-the-profile"))
-    assert home.keys(AWS_PROFILE="work") == Keys(ID, SECRET)
-    assert "region" not in home.options(AWS_PROFILE="work").config
-
-
-def test_a_profile_may_be_in_both_files(home):
-    home.config.write_text(
-        _section("default", aws_access_key_id="AKIDOTHER", region="eu-west-1", output="json")
-    )
-    home.credentials.write_text(_static("default") + f"aws_session_token = {TOKEN}\n")
-    assert home.keys() == Keys(ID, SECRET, TOKEN)
-    assert home.options().region == "eu-west-1"
-    home.credentials.write_text(_static("default") + "region = eu-west-2\n")
-    assert home.options().region == "eu-west-2"
-
-
-def test_the_files_are_looked_for_at_home(tmp_path, monkeypatch):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    (tmp_path / ".aws").mkdir()
-    (tmp_path / ".aws" / "credentials").write_text(_static("default"))
-    (tmp_path / ".aws" / "config").write_text(_section("default", region="eu-west-3"))
-    options = s3_options({})
-    assert options.keys is not None
-    assert (options.keys().id, options.region) == (ID, "eu-west-3")
 
 
 @pytest.mark.parametrize(
-    "content",
-    [
-        f"[default\n{SECRET}\n".encode(),
-        f"{SECRET} = 1\n[default]\n".encode(),
-        f"[default]\n{SECRET}\n".encode(),
-        f"[default]\n{SECRET} = 1\n{SECRET} = 2\n".encode(),
-        f"[default]\n{SECRET} = \xff\n".encode("latin-1"),
-    ],
-    ids=["title", "no title", "no value", "twice", "no text"],
+    "environ", [KEYS, WEB_IDENTITY, {"AWS_SKIP_SIGNATURE": "true"}], ids=sorted
 )
-def test_a_file_that_cannot_be_parsed_is_named_and_not_shown(home, content):
-    home.credentials.write_bytes(content)
-    assert str(home.credentials) in home.refusal()
+def test_the_environment_takes_precedence_over_the_default_profile(home, environ, monkeypatch):
+    home.credentials.write_text(f"[default]\n{STATIC}")
+    assert home.options(**environ).credential_provider is None
+    monkeypatch.setitem(sys.modules, "botocore.session", None)
+    assert home.options(**environ) == Options({}, {}, None)
+
+
+def test_a_key_without_its_secret_is_refused(home):
+    assert "AWS_SECRET_ACCESS_KEY" in home.refusal(AWS_ACCESS_KEY_ID=ID)
+
+
+@pytest.mark.parametrize("name", ["AWS_PROFILE", "AWS_DEFAULT_PROFILE", None])
+def test_a_profile_without_boto3_says_what_to_do(home, name, monkeypatch):
+    monkeypatch.setitem(sys.modules, "botocore.session", None)
+    home.credentials.write_text(f"[default]\n{STATIC}")
+    message = home.refusal(**{name: "work"} if name else {})
+    assert all(word in message for word in ("boto3", "AWS_ACCESS_KEY_ID", "work" if name else ""))
+
+
+def test_a_default_profile_is_found_at_home(tmp_path, monkeypatch, home):
+    monkeypatch.setitem(sys.modules, "botocore.session", None)
+    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    home.options()
+    (tmp_path / ".aws").mkdir()
+    (tmp_path / ".aws" / "config").write_text("[profile default]\nregion = here\n")
+    assert "default" in home.refusal()
 
 
 def test_a_file_that_cannot_be_read_is_named(home):
@@ -173,77 +130,35 @@ def test_a_file_that_cannot_be_read_is_named(home):
     assert str(home.config) in home.refusal()
 
 
-def test_the_region_is_that_of_the_environment_then_of_the_profile(home):
-    home.config.write_text(_section("default", region="of-the-profile"))
-    assert home.options().config == {"region": "of-the-profile"}
-    assert home.options(AWS_DEFAULT_REGION="by-default").region == "by-default"
-    assert home.options(AWS_DEFAULT_REGION="by-default", AWS_REGION="first").region == "first"
-
-
-SERVICES = """
-[default]
-endpoint_url = https://of-the-profile
-services = mine
-[profile plain]
-endpoint_url = https://of-the-profile
-[profile lost]
-services = none
-[services mine]
-s3 =
-  endpoint_url = https://of-the-service
-  other = 1
-"""
-
-
 @pytest.mark.parametrize(
-    ("environ", "endpoint"),
+    ("environ", "config"),
     [
-        ({}, "https://of-the-service"),
-        ({"AWS_PROFILE": "plain"}, "https://of-the-profile"),
-        ({"AWS_ENDPOINT_URL": "https://all/"}, "https://all"),
-        ({"AWS_ENDPOINT_URL": "https://all", "AWS_ENDPOINT_URL_S3": "https://s3"}, "https://s3"),
-        ({"AWS_IGNORE_CONFIGURED_ENDPOINT_URLS": "true"}, None),
+        ({"AWS_REGION": "a", "AWS_DEFAULT_REGION": "b"}, {"region": "a"}),
+        ({"AWS_DEFAULT_REGION": "b"}, {"region": "b"}),
+        (
+            {"AWS_ENDPOINT_URL": "https://all/"},
+            {ENDPOINT: "https://all", "region": "us-east-1"},
+        ),
+        (
+            {
+                "AWS_ENDPOINT_URL": "https://all",
+                "AWS_ENDPOINT_URL_S3": "http://s3",
+                "AWS_REGION": "a",
+            },
+            {ENDPOINT: "http://s3", "region": "a"},
+        ),
+        (
+            {"AWS_ENDPOINT_URL": "https://all", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS": "True"},
+            {ENDPOINT: "https://s3.us-east-1.amazonaws.com", "region": "us-east-1"},
+        ),
     ],
-    ids=["service", "profile", "all", "s3", "ignored"],
+    ids=["region", "default region", "all", "s3", "ignored"],
 )
-def test_the_endpoint_is_looked_for_in_the_order_of_the_aws_tools(home, environ, endpoint):
-    home.config.write_text(SERVICES)
+def test_region_and_endpoint_of_the_environment(home, environ, config):
     options = home.options(**environ)
-    assert options.endpoint == endpoint
-    assert options.config == ({} if endpoint is None else options.config | {"region": "us-east-1"})
-
-
-def test_an_endpoint_in_the_environment_that_is_ignored_does_not_reach_obstore(home):
-    environ = {"AWS_ENDPOINT_URL_S3": "https://s3", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS": "True"}
-    options = home.options(**environ, AWS_REGION="eu-west-1")
-    assert options.endpoint == "https://s3.eu-west-1.amazonaws.com"
-
-
-def test_the_endpoint_given_is_the_one_that_obstore_takes(home, monkeypatch):
-    store = pytest.importorskip("obstore.store")
-    for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT"):
-        monkeypatch.setenv(name, "https://127.0.0.1:2")
-    options = home.options(AWS_ENDPOINT_URL="http://127.0.0.1:1", AWS_SKIP_SIGNATURE="true")
-    opened = store.S3Store(
-        "bucket",
-        config=options.config,
-        client_options=options.client_options,
-        retry_config={"max_retries": 0},
-        skip_signature=True,
-    )
-    with pytest.raises(Exception, match=r"http://127\.0\.0\.1:1/bucket"):
-        opened.head("name")
-
-
-def test_services_that_are_not_there_are_refused(home):
-    home.config.write_text(SERVICES)
-    assert "'none'" in home.refusal(AWS_PROFILE="lost")
-
-
-def test_http_is_allowed_to_an_endpoint_that_asks_for_it(home):
-    assert home.options(AWS_ENDPOINT_URL="http://host:1").client_options == {"allow_http": True}
-    assert home.options(AWS_ENDPOINT_URL="https://host").client_options == {"allow_http": False}
-    assert home.options().client_options == {}
+    assert options.config == config
+    endpoint = config.get(ENDPOINT)
+    assert options.client_options == ({"allow_http": endpoint == "http://s3"} if endpoint else {})
 
 
 @pytest.mark.parametrize(
@@ -260,149 +175,162 @@ def test_http_is_allowed_to_an_endpoint_that_asks_for_it(home):
     ],
     ids="scheme ftp host password query port bracket line".split(),
 )
-def test_an_endpoint_that_is_none_is_refused(home, endpoint):
+def test_an_endpoint_that_is_no_url_or_has_a_secret_is_refused(home, endpoint):
     assert "endpoint" in home.refusal(AWS_ENDPOINT_URL=endpoint)
 
 
-def test_without_a_signature_or_with_a_token_of_the_container_no_profile_is_used(home):
-    home.credentials.write_text(_static("default"))
-    assert home.options(AWS_SKIP_SIGNATURE="true").keys is None
-    assert home.options(AWS_SKIP_SIGNATURE="false").keys is not None
-    assert home.options(AWS_WEB_IDENTITY_TOKEN_FILE="/x", AWS_ROLE_ARN="arn").keys is None
+def test_the_endpoint_is_the_one_that_obstore_uses(home, monkeypatch):
+    from obstore.store import S3Store
 
-
-def test_a_process_prints_keys(home):
-    program = _program(home, _said(SessionToken=TOKEN))
-    home.config.write_text(
-        _static("default", "AKIDINCONFIG")
-        + f'credential_process = "{sys.executable}" "{program}" "$HOME" `id` "a b" ; true\n'
+    for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT"):
+        monkeypatch.setenv(name, "https://127.0.0.1:2")
+    options = home.options(AWS_ENDPOINT_URL_S3="http://127.0.0.1:1", AWS_SKIP_SIGNATURE="true")
+    retry = {"max_retries": 0}
+    config = options.config | {"skip_signature": "true"}
+    opened = S3Store(
+        "bucket", config=config, client_options=options.client_options, retry_config=retry
     )
-    assert home.keys() == Keys(ID, SECRET, TOKEN)
-    assert _asked(home) == ["$HOME `id` a b ; true"], "no shell has seen it"
+    with pytest.raises(Exception, match=r"http://127\.0\.0\.1:1/bucket"):
+        opened.head("name")
 
 
-def test_keys_in_the_credentials_file_win_over_a_process(home):
-    home.config.write_text(_section("default", credential_process="/nowhere"))
-    home.credentials.write_text(_static("default"))
-    assert home.keys().id == ID
+# Profiles
+
+ROLE = "role_arn = arn:aws:iam::1:role/a\nweb_identity_token_file = /nowhere\n"
+FILES = f"""
+[default]
+region = of-the-profile
+endpoint_url = https://of-the-profile
+services = mine
+aws_access_key_id = AKIDINCONFIG
+aws_secret_access_key = {SECRET}
+[profile work]
+endpoint_url = http://of-work
+aws_access_key_id = AKIDWORK
+aws_secret_access_key = {SECRET}
+[profile ignoring]
+endpoint_url = https://ignored
+ignore_configured_endpoint_urls = true
+[profile role]
+{ROLE}
+[profile sso]
+sso_start_url = https://nowhere
+sso_region = here
+sso_account_id = 1
+sso_role_name = r
+[profile lost]
+services = none
+[profile half]
+aws_access_key_id = {ID}
+[services mine]
+s3 =
+  endpoint_url = https://of-the-service
+  other = 1
+"""
+
+
+def test_a_profile_gives_its_keys(home, botocore):
+    home.config.write_text(FILES)
+    assert home.keys()[0] == "AKIDINCONFIG"
+    home.credentials.write_text(f"[default]\n{STATIC}aws_session_token = {TOKEN}\n")
+    assert home.keys() == (ID, SECRET, TOKEN)
+    assert home.keys(AWS_DEFAULT_PROFILE="work")[0] == "AKIDWORK"
+    assert home.keys(AWS_PROFILE="work", AWS_DEFAULT_PROFILE="default")[0] == "AKIDWORK"
+    assert home.options(AWS_PROFILE="ignoring").credential_provider is None
 
 
 @pytest.mark.parametrize(
-    ("minutes", "times"), [(None, 1), (60, 1), (9, 3)], ids=["for ever", "an hour", "nine minutes"]
-)
-def test_a_process_is_run_again_when_its_keys_expire(home, minutes, times):
-    until = None if minutes is None else datetime.now(UTC) + timedelta(minutes=minutes)
-    said = _said() if until is None else _said(Expiration=until.isoformat())
-    program = _program(home, said)
-    home.config.write_text(_section("default", credential_process=f"{sys.executable} {program}"))
-    options = home.options()  # asks the first time
-    assert options.keys is not None
-    assert options.credential_provider is not None
-    assert options.keys().until == until
-    assert options.credential_provider() == {
-        "access_key_id": ID,
-        "secret_access_key": SECRET,
-        "token": None,
-        "expires_at": until,
-    }
-    assert len(_asked(home)) == times
-
-
-@pytest.mark.parametrize(
-    "said",
+    ("environ", "region", "endpoint"),
     [
-        SECRET,
-        "[]",
-        "null",
-        {"Version": 1},
-        _said(Version=2),
-        _said(AccessKeyId=7),
-        _said(SecretAccessKey=""),
-        _said(SessionToken=[TOKEN]),
-        _said(Expiration=SECRET),
-        _said(Expiration=7),
+        ({}, "of-the-profile", "https://of-the-service"),
+        (KEYS, "of-the-profile", "https://of-the-service"),
+        ({"AWS_REGION": "a"}, "a", "https://of-the-service"),
+        ({"AWS_ENDPOINT_URL": "https://all"}, "of-the-profile", "https://all"),
+        ({"AWS_PROFILE": "work"}, "us-east-1", "http://of-work"),
+        ({"AWS_PROFILE": "work", **KEYS}, "us-east-1", "http://of-work"),
+        ({"AWS_PROFILE": "ignoring"}, None, None),
     ],
-    ids="noise list null nothing version number empty token date time".split(),
+    ids=["service", "keys", "region", "endpoint", "work", "work with keys", "ignored"],
 )
-def test_a_process_that_says_something_else_is_refused(home, said, monkeypatch):
-    monkeypatch.setenv("SAID", json.dumps(said) if isinstance(said, dict) else str(said))
-    home.config.write_text(_section("default", credential_process="printenv SAID"))
-    assert "JSON" in home.refusal()
+def test_region_and_endpoint_of_a_profile(home, botocore, environ, region, endpoint):
+    home.config.write_text(FILES)
+    options = home.options(**environ)
+    assert (options.config.get("region"), options.config.get(ENDPOINT)) == (region, endpoint)
+    if "AWS_ACCESS_KEY_ID" in environ:
+        assert options.credential_provider is None
 
 
-def test_a_process_that_fails_is_refused_without_its_words(home, capfd):
-    program = _program(home, _said(), status=3)
-    command = f"{sys.executable} {program} {SECRET}"
-    home.config.write_text(_section("default", credential_process=command))
-    assert "status 3" in home.refusal()
+def test_a_role_takes_precedence_over_a_web_identity_and_is_resolved_by_botocore(home, botocore):
+    home.config.write_text(FILES)
+    assert home.options(AWS_PROFILE="work", **WEB_IDENTITY).credential_provider is None
+    provider = home.options(AWS_PROFILE="role", **WEB_IDENTITY).credential_provider
+    with pytest.raises(BadOption, match="FileNotFoundError"):
+        provider()
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [("wrok", "ProfileNotFound"), ("half", "PartialCredentialsError"), ("lost", "KeyError")],
+)
+def test_a_profile_that_cannot_be_used_is_named_with_its_files(home, botocore, name, problem):
+    home.config.write_text(FILES)
+    message = home.refusal(AWS_PROFILE=name)
+    assert all(word in message for word in (f"'{name}'", str(home.config), problem))
+
+
+@pytest.mark.parametrize("content", [f"[default]\n{SECRET}\n", f"[default]\n{SECRET} = \xff\n"])
+def test_a_file_that_cannot_be_parsed_is_named_and_not_shown(home, botocore, content):
+    home.credentials.write_bytes(content.encode("latin-1"))
+    assert str(home.credentials) in home.refusal()
+
+
+@pytest.mark.parametrize(
+    ("minutes", "runs"), [(None, 1), (60, 1), (9, 3)], ids=["for ever", "an hour", "nine minutes"]
+)
+def test_a_process_runs_again_before_its_keys_expire(home, botocore, minutes, runs):
+    home.process(f"assert sys.argv[1:] == ['$HOME', 'a b']\n{prints(minutes=minutes)}")
+    provider = home.options().credential_provider
+    for _ in range(2):
+        assert provider()["secret_access_key"] == SECRET
+    assert home.runs == runs
+
+
+@pytest.mark.parametrize(
+    "code",
+    [f"sys.exit({SECRET!r})", f"print({SECRET!r})", "print('{}')", prints().replace("Id", "Ed")],
+    ids=["fails", "noise", "nothing", "no key"],
+)
+def test_a_process_that_gives_no_keys_is_refused_without_its_words(home, botocore, code, capfd):
+    home.process(code)
+    assert "'default'" in home.refusal()
     assert capfd.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize(
-    "command", [f"/nowhere/{SECRET}", f'"{SECRET}', "''", f"sh -c 'sleep 60' {SECRET}"]
-)
-def test_a_process_that_cannot_be_run_or_hangs_is_refused(home, command, seams):
-    seams.bound("patience of a credential process", 0.05)
-    home.config.write_text(_section("default", credential_process=command))
-    assert "'default'" in home.refusal()
-
-
-NEEDS_BOTO3 = {
-    "a role": {"role_arn": "arn:1", "source_profile": "default"},
-    "a web identity": {"role_arn": "arn:1", "web_identity_token_file": "/x"},
-    "sso": {"sso_session": "s", "sso_account_id": "1", "sso_role_name": "r"},
-    "a login": {"login_session": "arn:1"},
-}
-
-
-@pytest.mark.parametrize("settings", NEEDS_BOTO3.values(), ids=NEEDS_BOTO3)
-def test_what_boto3_alone_can_do_it_does_or_is_asked_for(home, settings, monkeypatch):
-    monkeypatch.setitem(sys.modules, "boto3", None)
-    home.config.write_text(_section("profile work", **settings))
-    message = home.refusal(AWS_PROFILE="work")
-    assert "boto3" in message
-    assert "'work'" in message
-    frozen = {"work": SimpleNamespace(access_key=ID, secret_key=SECRET, token=TOKEN)}
-    fake = _boto3(lambda name: SimpleNamespace(get_frozen_credentials=lambda: frozen[name]))
-    monkeypatch.setitem(sys.modules, "boto3", fake)
-    keys = home.keys(AWS_PROFILE="work")
-    assert (keys.id, keys.secret, keys.token) == (ID, SECRET, TOKEN)
-    assert keys.until is not None
-    assert timedelta(0) < keys.until - datetime.now(UTC) < timedelta(minutes=10)
-
-
-def _boto3(credentials: Callable[[str], object]) -> SimpleNamespace:
-    def session(profile_name: str) -> SimpleNamespace:
-        return SimpleNamespace(get_credentials=lambda: credentials(profile_name))
-
-    return SimpleNamespace(Session=session)
-
-
-def test_boto3_that_fails_is_refused_without_its_words(home, monkeypatch):
-    def fail(name: str) -> object:
-        raise LookupError(SECRET)
-
-    home.config.write_text(_section("default", role_arn="arn:1"))
-    monkeypatch.setitem(sys.modules, "boto3", _boto3(fail))
-    assert "LookupError" in home.refusal()
-    monkeypatch.setitem(sys.modules, "boto3", _boto3(lambda name: None))
-    home.refusal()
-
-
-def test_nothing_secret_shows(home):
-    home.config.write_text(_static("default") + f"aws_session_token = {TOKEN}\nregion = here\n")
+def test_keys_that_cannot_be_renewed_are_refused_without_the_words_of_the_process(
+    home, botocore, caplog
+):
+    caplog.set_level(logging.DEBUG)
+    home.process(prints(minutes=9))
     options = home.options()
-    assert options.keys is not None
-    shown = f"{options} {options!r} {options.keys()} {options.keys} {options.config}"
-    assert "here" in shown
-    for hidden in (ID, SECRET, TOKEN):
-        assert hidden not in shown
+    home.process(f"sys.exit({SECRET!r})")
+    with pytest.raises(BadOption, match="'default'") as caught:
+        options.credential_provider()
+    text = f"{options!r} {caplog.text} {shown(caught.value)}"
+    assert not any(hidden in text for hidden in (ID, SECRET, TOKEN))
 
 
-def test_the_environment_of_the_process_is_the_one_looked_at(home, monkeypatch):
-    for name in [name for name in os.environ if name.startswith("AWS_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("AWS_CONFIG_FILE", str(home.config))
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(home.credentials))
-    monkeypatch.setenv("AWS_REGION", "eu-north-1")
-    assert s3_options() == Options({"region": "eu-north-1"}, {}, None)
+def test_a_store_opens_with_a_profile_alone(bucket_url, tmp_path, monkeypatch, botocore):
+    """The real server accepts the keys of a process; the region and endpoint are the profile's."""
+    keys = {name: os.environ[name] for name in os.environ if name.startswith("AWS_")}
+    home = Home(tmp_path, monkeypatch)
+    home.process(
+        prints(keys["AWS_ACCESS_KEY_ID"], 60)
+        .replace(SECRET, keys["AWS_SECRET_ACCESS_KEY"])
+        .replace(f", 'SessionToken': '{TOKEN}'", ""),
+        region=keys["AWS_REGION"],
+        endpoint_url=keys["AWS_ENDPOINT_URL"],
+    )
+    with Store(bucket_url) as store, store.run("a") as run:
+        run.save(1, {"a": 1})
+        assert run.load() == {"a": 1}
+    assert home.runs == 1

@@ -45,7 +45,7 @@ def write(backend: RemoteBackend, data: np.ndarray, place: bool = True) -> None:
             new.place()
 
 
-def test_blocks_that_come_in_any_order_are_put_in_order(backend, client):
+def test_blocks_that_come_in_any_order_are_put_in_order(backend, client, unfinished):
     data = random_bytes(SIZE)
     starts = list(range(0, SIZE, MIB))
     np.random.default_rng(1).shuffle(starts)
@@ -56,18 +56,18 @@ def test_blocks_that_come_in_any_order_are_put_in_order(backend, client):
         assert placed(client) == []
         new.place()
     assert bytes(obstore.get(client, NAME).bytes()) == data.tobytes()
-    assert backend.unfinished() == []
+    assert unfinished() == []
 
 
-def test_a_file_that_is_not_placed_leaves_nothing(backend, client):
+def test_a_file_that_is_not_placed_leaves_nothing(backend, client, unfinished):
     write(backend, random_bytes(SIZE), place=False)
     assert placed(client) == []
-    assert backend.unfinished() == []
+    assert unfinished() == []
     with backend.new(NAME) as new:
         for start in range(0, SIZE, MIB):
             new.write(random_bytes(MIB), start)
     assert placed(client) == []
-    assert backend.unfinished() == []
+    assert unfinished() == []
 
 
 def test_a_hole_is_no_file(backend, client):
@@ -82,28 +82,28 @@ def test_a_hole_is_no_file(backend, client):
 
 
 @pytest.mark.parametrize("size", [1000, SIZE], ids=["small", "large"])
-def test_a_name_that_is_taken_stays_as_it_is(backend, client, size):
+def test_a_name_that_is_taken_stays_as_it_is(backend, client, size, unfinished):
     obstore.put(client, NAME, b"first")
     with pytest.raises(AlreadyExists):
         write(backend, random_bytes(size))
     assert bytes(obstore.get(client, NAME).bytes()) == b"first"
-    assert backend.unfinished() == []
+    assert unfinished() == []
 
 
-def test_an_upload_that_is_refused_ends_at_once_and_leaves_nothing(proxy, backend, client):
+def test_an_upload_that_is_refused_is_aborted_at_once(proxy, backend, client, unfinished):
     rule = proxy.rule(Answer(403, b"<Error><Code>AccessDenied</Code></Error>"), is_part, times=None)
     with pytest.raises(WriteFailed, match="AccessDenied"):
         write(backend, np.zeros(20 * PART, np.uint8))
     assert 0 < rule.hits < 20
     assert placed(client) == []
-    assert backend.unfinished() == []
+    assert unfinished() == []
 
 
 @pytest.mark.parametrize(
     ("fault", "times"), [(DropAnswer(), 1), (DropAnswer(), 2), (HoldAnswer(600), None)], ids=str
 )
 def test_a_completion_whose_answer_is_lost_is_looked_for(
-    proxy, bucket_url, client, fault, times, monkeypatch
+    proxy, bucket_url, client, fault, times, monkeypatch, unfinished
 ):
     if times is None:
         monkeypatch.setenv("STANDFAST_TIMEOUT", "1")
@@ -113,7 +113,7 @@ def test_a_completion_whose_answer_is_lost_is_looked_for(
     assert rule.hits >= 1
     assert bytes(obstore.get(client, NAME).bytes()) == data.tobytes()
     proxy.heal()
-    assert backend.unfinished() == []
+    assert unfinished() == []
 
 
 @pytest.mark.parametrize("is_over", [False, True], ids=["under way", "over"])

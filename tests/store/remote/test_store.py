@@ -19,7 +19,7 @@ from standfast.store.remote.backend import RemoteBackend
 from tests.kit.cases import kept
 from tests.kit.rank_threads import ThreadRanks, on_ranks
 from tests.kit.stores import QUERIES
-from tests.store.remote.places import check, fresh, state
+from tests.store.remote.places import check, fresh, state, unfinished
 
 STATE = {"model": {"w": torch.arange(70_000.0), "b": torch.ones(3)}, "step": 7}
 
@@ -123,7 +123,7 @@ def test_a_store_may_be_anywhere_in_a_bucket(prefix, server, bucket_url):
         run.delete(1)
     check(fresh(url.rstrip("/")), state(2))
     assert fresh(url.rstrip("/")).resolve("paper").step == 2
-    assert store.backend.unfinished() == []
+    assert unfinished(server, url) == []
     with standfast.Store(url).run("a") as run:
         run.save(3, state(3))
     check(fresh(url.rstrip("/")), state(2), state(3))

@@ -247,7 +247,7 @@ def test_old_announcements_are_deleted(bucket_url, client):
 
     assert len(announced()) == 3
     store = fresh(bucket_url)
-    store.backend.forget([])
+    store.backend.tidy()
     assert len(announced()) == 3
     store.backend._versions.tidy(time.time() + versions._OLD + 60)  # type: ignore[attr-defined]
     assert len(announced()) == 1

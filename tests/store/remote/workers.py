@@ -12,15 +12,11 @@ import sys
 import traceback
 from contextlib import nullcontext
 
-import obstore
-from obstore.store import S3Store
-
 from standfast import Store
 from standfast.errors import RunBusy, StepExists
 from standfast.files import ring
 from standfast.store.remote import new_file
 from standfast.store.remote.backend import RemoteBackend
-from standfast.store.remote.credentials import s3_options
 from standfast.store.save.writers import Writer
 from tests.store.remote.places import MIB, PART, large, state
 
@@ -110,31 +106,7 @@ def hold(url: str, number: int) -> None:
     os._exit(10 if held else 11)
 
 
-def leave_upload(url: str, number: int) -> None:
-    """Begin an upload in parts of the object at a URL, and die in the middle of it."""
-    bucket, _, key = url.removeprefix("s3://").partition("/")
-    options = s3_options()
-    given = {
-        "config": options.config,
-        "client_options": options.client_options,
-        "credential_provider": options.credential_provider,
-    }
-
-    def parts() -> object:
-        yield from [bytes(PART)] * 3
-        os._exit(12)
-
-    obstore.put(
-        S3Store(bucket, **given),  # type: ignore[arg-type]
-        key,
-        parts(),  # type: ignore[arg-type]
-        use_multipart=True,
-        chunk_size=PART,
-        max_concurrency=1,
-    )
-
-
-KINDS = (save, save_many, race, race_without_locks, hold, leave_upload)
+KINDS = (save, save_many, race, race_without_locks, hold)
 WORK = {each.__name__: each for each in KINDS}
 
 

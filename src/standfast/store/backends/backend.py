@@ -52,16 +52,6 @@ def checked(name: str) -> str:
     return name
 
 
-class Unfinished(NamedTuple):
-    """A file on its way in that outlives who writes it, until somebody deletes it."""
-
-    name: str
-    token: str
-    """Which one of this name it is."""
-    age: float
-    """How many seconds ago it was begun."""
-
-
 class NewFile(Protocol):
     """A file on its way in: nobody sees it before it is placed, and a crash leaves none of it.
 
@@ -266,12 +256,8 @@ class Backend(Protocol):
         """Whether a write into a folder, which failed here, may yet be carried out there."""
         ...
 
-    def unfinished(self) -> Sequence[Unfinished]:
-        """Files on their way in, where a sweep cannot tell whether their writers are dead."""
-        ...
-
-    def forget(self, left: Iterable[Unfinished]) -> None:
-        """Delete such files, and other things of the backend's own that are of no use any more."""
+    def tidy(self) -> None:
+        """Delete things of the backend's own that are of no use any more."""
         ...
 
     def close(self) -> None:

@@ -19,7 +19,7 @@ from standfast.files.input.file import SourceFile
 from standfast.files.libc import changed
 from standfast.files.mapping import on_network
 from standfast.store.backends import locks
-from standfast.store.backends.backend import Entry, Unfinished, Version, checked
+from standfast.store.backends.backend import Entry, Version, checked
 from standfast.store.backends.new_file import (
     NO_LINKS,
     SUFFIX,
@@ -268,12 +268,8 @@ class LocalBackend:
         """Never: what failed is over."""
         return False
 
-    def unfinished(self) -> Sequence[Unfinished]:
-        """None: a sweep finds what dead processes left."""
-        return []
-
-    def forget(self, left: Iterable[Unfinished]) -> None:
-        """Do nothing: there are none."""
+    def tidy(self) -> None:
+        """Do nothing: there is nothing of its own."""
 
     def close(self) -> None:
         """Do nothing: all is done by the calls."""

@@ -12,7 +12,7 @@ from typing import NamedTuple, Self
 
 from standfast.errors import AlreadyExists, MissingFile, WriteFailed
 from standfast.files.input.memory import SourceMemory
-from standfast.store.backends.backend import Entry, Unfinished, Version, checked
+from standfast.store.backends.backend import Entry, Version, checked
 from standfast.tensors.sources import Bytes
 
 _numbers = itertools.count(1)
@@ -173,12 +173,8 @@ class MemoryBackend:
         """Never: what failed is over."""
         return False
 
-    def unfinished(self) -> Sequence[Unfinished]:
-        """None: what was not placed is gone with its object."""
-        return []
-
-    def forget(self, left: Iterable[Unfinished]) -> None:
-        """Do nothing: there are none."""
+    def tidy(self) -> None:
+        """Do nothing: there is nothing of its own."""
 
     def close(self) -> None:
         """Do nothing: all is done by the calls."""

@@ -12,19 +12,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Final
-from urllib.parse import urlsplit
 
 from blake3 import blake3
 
 from standfast.errors import AlreadyExists, FileError, MissingFile, WriteFailed
 from standfast.files.input.ranges import SourceRanges
-from standfast.store.backends.backend import UNTRUSTED, Entry, Unfinished, Version, checked
+from standfast.store.backends.backend import UNTRUSTED, Entry, Version, checked
 from standfast.store.backends.local import user_cache
 from standfast.store.remote.cache import Cache
 from standfast.store.remote.client import Client, Meta
 from standfast.store.remote.locks import LEASE, Lease, Locks
 from standfast.store.remote.new_file import RemoteFile
-from standfast.store.remote.uploads import Place, Upload, abort, unfinished
 from standfast.store.remote.versions import versions_of
 
 _LATE: Final = 600.0
@@ -219,7 +217,7 @@ class RemoteBackend:
         """Nobody knows."""
 
     def sweep(self, folder: str) -> int:
-        """Delete nothing: what was not placed has no name. `unfinished` knows of it."""
+        """Delete nothing: what was not placed has no name."""
         _folder(folder)
         return 0
 
@@ -228,20 +226,8 @@ class RemoteBackend:
         since = self._doubts.get(_folder(folder))
         return since is not None and time.monotonic() - since < _LATE
 
-    def unfinished(self) -> Sequence[Unfinished]:
-        """The uploads whose parts the server still has, where it is one that can be asked."""
-        return [
-            Unfinished(upload.key, upload.id, upload.age.total_seconds())
-            for upload in self._uploads()
-        ]
-
-    def forget(self, left: Iterable[Unfinished]) -> None:
-        """Let the server forget the parts of uploads, and what is old of our own."""
-        wanted = {(each.name, each.token) for each in left}
-        place = self._place()
-        for upload in self._uploads() if wanted else ():
-            if place is not None and (upload.key, upload.id) in wanted:
-                abort(place, upload)
+    def tidy(self) -> None:
+        """Delete old announcements, locks and probes."""
         with suppress(FileError):  # it is none of the user's concern
             self._versions.tidy(self._locks.now())
             self._locks.tidy()
@@ -249,14 +235,6 @@ class RemoteBackend:
     def close(self) -> None:
         """Tell others at once of what was changed, which is done in a moment anyway."""
         self._versions.flush()
-
-    def _uploads(self) -> Sequence[Upload]:
-        place = self._place()
-        return [] if place is None else unfinished(place)
-
-    def _place(self) -> Place | None:
-        options, parts = self._client.options, urlsplit(self.url)
-        return None if options is None else Place.of(options, parts.netloc, parts.path.strip("/"))
 
     @contextmanager
     def _changing(self, names: Sequence[str]) -> Iterator[None]:

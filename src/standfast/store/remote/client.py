@@ -29,7 +29,7 @@ from standfast.errors import (
     shortened,
 )
 from standfast.store.remote.connection import BY_VERSION, S3, checked_url, connect, timeout
-from standfast.store.remote.credentials import s3_options
+from standfast.store.remote.credentials import ENDPOINT, s3_options
 from standfast.store.remote.reasons import BROKEN, LATE, REASONS, number_of, reason
 from standfast.store.remote.wait import heard
 from standfast.tensors.sources import Bytes
@@ -163,7 +163,7 @@ class Client:
         It is asked once per process and address, with an object that is deleted again. To be
         called before anything is written: without conditions no lock keeps anybody out.
         """
-        address = (self.url, self.options.endpoint if self.options else None)
+        address = (self.url, self.options.config.get(ENDPOINT) if self.options else None)
         if address in _sound:
             return
         key = f"{PROBES}/{os.urandom(8).hex()}"

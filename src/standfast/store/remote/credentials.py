@@ -1,43 +1,32 @@
-"""How to open an `s3://` URL: who we are, in which region, at which endpoint.
+"""How to open an `s3://` URL: with which credentials, in which region, at which endpoint.
 
-As botocore does it, the first of these that is there is taken:
-
-1. AWS_SKIP_SIGNATURE: nobody, for a bucket that all may read;
-2. AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, with AWS_SESSION_TOKEN. They win over AWS_PROFILE
-   too: in botocore only a profile that a program names itself wins over them;
-3. a profile with a `role_arn`;
-4. AWS_WEB_IDENTITY_TOKEN_FILE with AWS_ROLE_ARN;
-5. a profile that signs on by sso; keys in `credentials`; a login; a `credential_process`; keys in
-   `config`;
-6. the container, or the instance that this runs on.
-
-The profile is the one that AWS_PROFILE names, or the default one. Region and endpoint are looked
-for in the environment, then in the profile, wherever the keys come from. obstore finds 4 and 6
-itself; 3, sso and logins need boto3. A profile that was named must be there in any case.
+obstore finds keys in the environment, a web identity, and the credentials of a container or an
+instance. botocore resolves a profile. Keys in the environment take precedence over a profile, and
+so does a web identity, except over a profile with a `role_arn`. Region and endpoint are those of
+the environment, then those of the profile, wherever the keys come from.
 """
 
 from __future__ import annotations
 
 import importlib
+import logging
 import os
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from standfast.errors import BadOption
-from standfast.store.remote.credential_process import CredentialProcess
-from standfast.store.remote.keys import Keys
-from standfast.store.remote.profiles import Profile, profile_of
+from standfast.errors import BadOption, printable, shortened
 
-_ENDPOINTS: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
-"""The last one is obstore's own."""
-_REGIONS: Final = ("AWS_REGION", "AWS_DEFAULT_REGION")
-_TOKENS: Final = ("AWS_SESSION_TOKEN", "AWS_SECURITY_TOKEN")
-_FRESH: Final = timedelta(minutes=5)
-"""How long what boto3 hands out is used: it renews what would end in ten minutes."""
-DEFAULT_REGION: Final = "us-east-1"
+_DEFAULT: Final = re.compile(rb"^\[\s*(profile\s+)?[\"']?default[\"']?\s*\]", re.MULTILINE)
+ENDPOINT: Final = "aws_endpoint_url_s3"
+"""Of all its names, this one takes precedence over the environment that obstore reads."""
+_VALID: Final = timedelta(minutes=9)
+"""How long keys of botocore are used: it renews those that expire within ten minutes."""
+Provider = Callable[[], dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -46,60 +35,90 @@ class Options:
 
     config: dict[str, str]
     client_options: dict[str, bool]
-    keys: Callable[[], Keys] | None = field(repr=False)
-    """Gives keys that are valid now; None where obstore has to find them, or needs none."""
-
-    @property
-    def credential_provider(self) -> Callable[[], dict[str, Any]] | None:
-        """The keys, as obstore asks for them."""
-        keys = self.keys
-        return None if keys is None else lambda: keys().for_obstore()
-
-    @property
-    def endpoint(self) -> str | None:
-        """Where the server is, without the bucket; None: at AWS."""
-        return self.config.get("aws_endpoint_url_s3")
-
-    @property
-    def region(self) -> str:
-        """The region that requests are signed for."""
-        return self.config.get("region", DEFAULT_REGION)
+    credential_provider: Provider | None = field(repr=False)
+    """Returns the keys of a profile; None where obstore finds credentials, or needs none."""
 
 
-def s3_options(environ: Mapping[str, str] = os.environ) -> Options:
-    """What the environment and the files of the AWS tools say; raises BadOption.
-
-    Nothing is sent. A `credential_process` is run, and what it gives is kept until it expires.
-    """
-    profile = profile_of(environ)
-    config, client_options = {}, {}
-    region = _first(environ, _REGIONS) or profile.settings.get("region")
-    endpoint = _endpoint(environ, profile, region)
-    if endpoint is not None:
-        # Of all names for it, this is the one that wins over the environment that obstore reads.
-        config["aws_endpoint_url_s3"] = endpoint
-        client_options["allow_http"] = endpoint.startswith("http://")
-    if region is not None or endpoint is not None:
-        config["region"] = region or DEFAULT_REGION
-    return Options(config, client_options, _keys(environ, profile))
-
-
-def _endpoint(environ: Mapping[str, str], profile: Profile, region: str | None) -> str | None:
-    ignored = environ.get("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS") or profile.settings.get(
-        "ignore_configured_endpoint_urls", ""
-    )
-    found = _first(environ, _ENDPOINTS)
-    if ignored.lower() == "true":
-        # obstore would take what is in the environment.
-        return aws_endpoint(region or DEFAULT_REGION) if found else None
-    endpoint = found or profile.endpoint
-    return None if endpoint is None else _checked(endpoint)
+def s3_options() -> Options:
+    """What the environment and the files of the AWS tools say; raises BadOption."""
+    settings, provider = _profile()
+    region = _first("AWS_REGION", "AWS_DEFAULT_REGION") or settings.get("region", "")
+    given = _first("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+    endpoint = given or settings.get("endpoint_url", "")
+    ignores = "ignore_configured_endpoint_urls"
+    if (_first(f"AWS_{ignores.upper()}") or settings.get(ignores, "")).lower() == "true":
+        # obstore would use the one in the environment.
+        domain = "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
+        endpoint = f"https://s3.{region or 'us-east-1'}.{domain}" if given else ""
+    config = {"region": region or "us-east-1"} if region or endpoint else {}
+    if not endpoint:
+        return Options(config, {}, provider)
+    config[ENDPOINT] = _checked(endpoint)
+    return Options(config, {"allow_http": endpoint.startswith("http://")}, provider)
 
 
-def aws_endpoint(region: str) -> str:
-    """Where S3 itself is, for a region."""
-    domain = "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
-    return f"https://s3.{region}.{domain}"
+def _profile() -> tuple[dict[str, str], Provider | None]:
+    """The settings of the profile that is named or the default one, and its keys if needed."""
+    name = _first("AWS_PROFILE", "AWS_DEFAULT_PROFILE")
+    is_anonymous = _first("AWS_SKIP_SIGNATURE").lower() in {"1", "true", "yes", "on", "y"}
+    has_keys = is_anonymous or bool(_first("AWS_ACCESS_KEY_ID"))
+    if has_keys and not is_anonymous and not _first("AWS_SECRET_ACCESS_KEY"):
+        raise BadOption("AWS_ACCESS_KEY_ID is set, but not AWS_SECRET_ACCESS_KEY")
+    has_identity = bool(_first("AWS_WEB_IDENTITY_TOKEN_FILE") and _first("AWS_ROLE_ARN"))
+    files = [
+        Path(_first("AWS_CONFIG_FILE") or "~/.aws/config").expanduser(),
+        Path(_first("AWS_SHARED_CREDENTIALS_FILE") or "~/.aws/credentials").expanduser(),
+    ]
+    shown = f"profile {shortened(printable(name or 'default'))!r}"
+    try:
+        if not name and not any(p.exists() and _DEFAULT.search(p.read_bytes()) for p in files):
+            return {}, None
+        session = importlib.import_module("botocore.session").Session(profile=name or "default")
+        settings = dict(session.get_scoped_config())
+        if "services" in settings:
+            service = session.full_config["services"][settings["services"]].get("s3", {})
+            settings["endpoint_url"] = service.get("endpoint_url", settings.get("endpoint_url", ""))
+        if has_keys or (has_identity and "role_arn" not in settings):
+            return settings, None
+        for method in ("container-role", "iam-role"):  # obstore asks these itself
+            session.get_component("credential_provider").remove(method)
+        if session.get_credentials() is None:
+            return settings, None
+        auth = importlib.import_module("obstore.auth.boto3")
+        return settings, _guarded(auth.Boto3CredentialProvider(session, ttl=_VALID), shown)
+    except ImportError:
+        if not name and (has_keys or has_identity):
+            return {}, None
+        problem = (
+            "needs boto3: run `pip install boto3 obstore`, or unset AWS_PROFILE and set "
+            "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+        )
+    except Exception as error:  # its text may quote the files, or what a program printed
+        problem = f"in {files[0]} or {files[1]} cannot be used: {type(error).__name__}"
+    raise BadOption(f"{shown} {problem}")
+
+
+def _guarded(provider: Provider, shown: str) -> Provider:
+    """The same, without what botocore quotes of a `credential_process` that fails."""
+    logging.getLogger("botocore.credentials").addFilter(_without_traceback)
+
+    def keys() -> dict[str, Any]:
+        try:
+            return provider()
+        except Exception as error:
+            problem = type(error).__name__
+        raise BadOption(f"the keys of {shown} cannot be renewed: {problem}")
+
+    return keys
+
+
+def _without_traceback(record: logging.LogRecord) -> bool:
+    record.exc_info = None
+    return True
+
+
+def _first(*names: str) -> str:
+    return next((os.environ[name] for name in names if os.environ.get(name)), "")
 
 
 def _checked(endpoint: str) -> str:
@@ -107,88 +126,12 @@ def _checked(endpoint: str) -> str:
     try:
         parts = urlsplit(endpoint)
         good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        good &= parts.username is None and not parts.query and not parts.fragment
     except ValueError:
         good = False
     if not good or not endpoint.isprintable():
-        raise BadOption("the endpoint of S3 must be a URL such as https://host or http://host:8333")
-    if parts.username is not None or parts.query or parts.fragment:
-        raise BadOption("the endpoint of S3 must have no user, query or fragment in it")
-    return endpoint.rstrip("/")
-
-
-def _keys(environ: Mapping[str, str], profile: Profile) -> Callable[[], Keys] | None:
-    settings = profile.settings
-    if environ.get("AWS_SKIP_SIGNATURE", "").lower() in ("1", "true", "yes", "on", "y"):
-        return None
-    if environ.get("AWS_ACCESS_KEY_ID"):
-        return _fixed(
-            environ["AWS_ACCESS_KEY_ID"],
-            environ.get("AWS_SECRET_ACCESS_KEY"),
-            _first(environ, _TOKENS),
-            "AWS_ACCESS_KEY_ID is set, but not AWS_SECRET_ACCESS_KEY",
-        )
-    if "role_arn" in settings:
-        return _by_boto3(profile, "takes a role (role_arn)")
-    if environ.get("AWS_WEB_IDENTITY_TOKEN_FILE") and environ.get("AWS_ROLE_ARN"):
-        return None
-    if "sso_account_id" in settings or "sso_role_name" in settings:
-        return _by_boto3(profile, "signs on by sso")
-    if "aws_access_key_id" in profile.shared:
-        return _of_profile(profile.shared, profile)
-    if "login_session" in settings:
-        return _by_boto3(profile, "uses a login (login_session)")
-    if "credential_process" in settings:
-        process = CredentialProcess(settings["credential_process"], profile.shown)
-        process()  # what is wrong with it should be said now
-        return process
-    if "aws_access_key_id" in settings:
-        return _of_profile(settings, profile)
-    return None
-
-
-def _of_profile(settings: Mapping[str, str], profile: Profile) -> Callable[[], Keys]:
-    return _fixed(
-        settings["aws_access_key_id"],
-        settings.get("aws_secret_access_key"),
-        settings.get("aws_session_token", settings.get("aws_security_token")),
-        f"profile {profile.shown} has an aws_access_key_id, but no aws_secret_access_key",
-    )
-
-
-def _fixed(id: str, secret: str | None, token: str | None, problem: str) -> Callable[[], Keys]:
-    if not id or not secret:
-        raise BadOption(problem)
-    keys = Keys(id, secret, token)
-    return lambda: keys
-
-
-def _by_boto3(profile: Profile, why: str) -> Callable[[], Keys]:
-    """Keys out of boto3, which knows how to get and renew them."""
-    try:
-        boto3 = importlib.import_module("boto3")
-    except ImportError:
-        boto3 = None
-    if boto3 is None:
         raise BadOption(
-            f"profile {profile.shown} {why}, which needs boto3: run `pip install boto3`, "
-            "or set AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN as "
-            "`aws configure export-credentials --format env` prints them"
+            "the endpoint of S3 must be a URL such as https://host or http://host:8333, "
+            "without a user, query or fragment"
         )
-    problem = "no credentials"
-    try:
-        credentials = boto3.Session(profile_name=profile.name).get_credentials()
-    except Exception as error:  # botocore has its own, which may name anything
-        problem, credentials = type(error).__name__, None
-    if credentials is None:
-        raise BadOption(f"boto3 gets no keys for profile {profile.shown}, which {why}: {problem}")
-
-    def keys() -> Keys:
-        until = datetime.now(UTC) + _FRESH
-        frozen = credentials.get_frozen_credentials()
-        return Keys(frozen.access_key, frozen.secret_key, frozen.token, until)
-
-    return keys
-
-
-def _first(environ: Mapping[str, str], names: tuple[str, ...]) -> str | None:
-    return next((environ[name] for name in names if environ.get(name)), None)
+    return endpoint.rstrip("/")

@@ -7,7 +7,7 @@ store down to a number of bytes, the trash is emptied as far as that needs.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -32,7 +32,6 @@ from standfast.store.retention.verdicts import (
 from standfast.store.retention.verdicts import judged as verdicts_of
 from standfast.store.save.changing import PATIENCE, change_of
 from standfast.store.save.taken import changing, check_writable
-from standfast.store.schema.names import run_in
 
 if TYPE_CHECKING:
     from standfast.store.store import Store
@@ -41,15 +40,13 @@ _OF_RUNS: Final = ("checkpoint", "leftovers")
 EXPIRED = "it has been in the trash for its time"
 NEEDED = "the space is needed"
 LEFT = "data files that no record refers to: what a crash left"
-UNFINISHED: Final = 86400.0
-"""How many seconds after its begin an upload is taken for one that nobody goes on with."""
 
 
 @dataclass(frozen=True)
 class Line:
     """One thing that goes."""
 
-    kind: Literal["checkpoint", "leftovers", "trash", "upload"]
+    kind: Literal["checkpoint", "leftovers", "trash"]
     run: str
     why: str
     nbytes: int
@@ -57,7 +54,7 @@ class Line:
     step: int = 0
     sequence: int = 0
     entry: str = ""
-    """The folder of what is in the trash, or what tells an upload from others."""
+    """The folder of what is in the trash."""
 
 
 @dataclass
@@ -121,7 +118,6 @@ def plan(
     for entry in Trash(store.backend).entries():
         if entry.age(made.now) >= KEPT and entry.problem is None:
             made.lines.append(_trash_line(space, entry.run, entry.folder, EXPIRED))
-    made.lines += _uploads(store.backend, runs, made)
     judged: dict[str, list[Verdict]] = {}
     for listed in store.index.runs(empty=True):
         if runs is None or listed.run in runs:
@@ -130,22 +126,6 @@ def plan(
         _reach(store, space, made, judged)
     made.trashed, made.after = space.put, space.total
     return made
-
-
-def _uploads(backend: Backend, runs: Collection[str] | None, made: Plan) -> Iterator[Line]:
-    """The uploads that were begun long ago and never finished, of which no list tells."""
-    later = (made.now - datetime.now(UTC)).total_seconds()
-    try:
-        found = backend.unfinished()
-    except StandfastError as error:
-        made.problems["unfinished uploads"] = str(error)
-        return
-    for name, token, age in found:
-        run = run_in(name)
-        if age + later >= UNFINISHED and (runs is None or run in runs):
-            days = round((age + later) / 86400)
-            why = f"an upload that was begun {days} day{'s' * (days != 1)} ago, and never finished"
-            yield Line("upload", run or name, why, 0, entry=token)
 
 
 def _plan_run(
@@ -221,7 +201,7 @@ def carry_out(store: Store, plan: Plan, wait: float = PATIENCE) -> Done:
     A run that somebody changes is waited for so many seconds, and then let be.
     """
     done = Done()
-    _forget_uploads(store.backend, plan, done)
+    store.backend.tidy()
     for run in dict.fromkeys(line.run for line in plan.lines if line.kind in _OF_RUNS):
         try:
             _carry_out_run(store, run, plan, done, wait)
@@ -235,16 +215,6 @@ def carry_out(store: Store, plan: Plan, wait: float = PATIENCE) -> Done:
     done.total = Space(store.backend, store.index).total
     done.freed = max(0, plan.total - done.total)
     return done
-
-
-def _forget_uploads(backend: Backend, plan: Plan, done: Done) -> None:
-    lines = {line.entry: line for line in plan.lines if line.kind == "upload"}
-    try:
-        left = [each for each in backend.unfinished() if each.token in lines] if lines else []
-        backend.forget(left)
-        done.lines += [lines[each.token] for each in left]
-    except StandfastError as error:
-        done.problems["unfinished uploads"] = str(error)
 
 
 def _carry_out_run(store: Store, run: str, plan: Plan, done: Done, wait: float) -> None:
