@@ -49,7 +49,6 @@ class Way(NamedTuple):
 
 DEFECTS: Final = "0034-what-the-defects-of-the-review-cost.md"
 SEEDS: Final = "0035-what-matching-the-seeds-costs.md"
-MUTANTS: Final = "0036-mutants.md"
 
 ROOMS: Final = {
     "amr": Room(36, 4574, SEEDS),
@@ -91,7 +90,7 @@ SIZES: Final = {
     "error classes": Limit(79, DEFECTS),
     "modules with a single importer": Limit(119),
     "bytes of the README": Limit(5610),
-    "lines of tests": Limit(81245, MUTANTS),
+    "lines of tests": Limit(78000),
 }
 
 WAYS: Final = {

@@ -37,7 +37,7 @@ from standfast.dcp.folder.folder import DCPFolder
 from standfast.tensors import TensorSpec
 from standfast.tensors.shards import Box
 from tests import ROOT
-from tests.kit.descriptors import open_files
+from tests.kit.process import open_files
 from tests.kit.stores import flip, same
 from tests.parallel.programs import torch_world
 from tests.training.programs.sharded_jobs import on_forks

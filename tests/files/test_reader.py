@@ -17,7 +17,7 @@ from standfast.files.input.direct import LARGE
 from standfast.files.input.file import SourceFile
 from standfast.files.ring import BLOCK
 from tests.files.states import cached, failing, flip_in, refusing
-from tests.kit.descriptors import open_files
+from tests.kit.process import open_files
 from tests.kit.stores import overwrite
 
 MAPPED = pytest.mark.parametrize("mapped", [True, False], ids=["mapped", "read"])

@@ -14,7 +14,7 @@ from tests.formats.builders import Row, rows
 from tests.formats.malformed import TABLES
 from tests.formats.oxck import malformed as malformed_oxck
 from tests.fuzz.limits import refusal_of
-from tests.kit.descriptors import open_files
+from tests.kit.process import open_files
 
 LONGEST_MESSAGE = 4000
 """Room for a path, a shortened name and a shape of 64 dimensions."""

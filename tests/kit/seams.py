@@ -113,11 +113,17 @@ class Seams:
 
 
 _released = ""
+_modules = 0
+"""How many were imported when the collector was last told to leave aside what there is."""
 
 
 def _release() -> None:
-    global _released
+    """Collect garbage, but not among the many objects of libraries: with torch that takes long."""
+    global _released, _modules
     gc.collect()
+    if len(sys.modules) > _modules + 100:
+        gc.freeze()
+        _modules = len(sys.modules)
     _released = os.environ["PYTEST_CURRENT_TEST"]
 
 

@@ -240,7 +240,6 @@ def test_a_checkpoint_that_was_replaced_meanwhile_is_not_mixed_up(store):
 
 
 def test_a_latest_that_is_replaced_meanwhile_is_the_latest(store, seams):
-    """Between the look into the index and the look into the folder, another process replaces it."""
     run = _saved(store, "a", 1, 2)
     seams.backend(cache=None)
     reader = again(store)

@@ -161,7 +161,6 @@ def test_without_extras_typed_metadata_is_refused_or_becomes_text(old):
 
 
 def test_memory_does_not_grow_with_the_file(tmp_path):
-    """From a compressed source, whose tensor is nowhere in the file as it is in memory."""
     big = np.zeros(40 << 18, np.float32)  # 40 MiB
     big[::1000] = 1
     np.savez_compressed(tmp_path / "old.npz", big=big)
@@ -190,7 +189,6 @@ def anywhere(request: pytest.FixtureRequest, seams: Seams) -> None:
 @pytest.mark.usefixtures("anywhere")
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
 def test_a_damaged_file_of_numpy_is_never_converted(save, tmp_path):
-    """It holds no digests of ours, and would get some that say that the damage is right."""
     path = tmp_path / "a.npz"
     save(path, fine=np.ones(2), w=np.random.default_rng(0).standard_normal(5000))
     damage(path, path.stat().st_size // 2)
@@ -214,7 +212,6 @@ def test_whatever_lies_strangely_converts_on_any_file_system(tmp_path):
 
 
 def test_casting_a_compressed_tensor_inflates_it_once_for_each_pass(tmp_path, seams):
-    """Elements that lie across two pieces are no reason to begin again."""
     begun = []
     seams.system(isal_zlib, decompressobj=lambda new, bits: begun.append(bits) or new(bits))
     big = np.random.default_rng(0).standard_normal(300_000).astype(np.float64)

@@ -128,7 +128,6 @@ def test_metadata_is_compared_by_type_all_the_way_down(tmp_path):
 
 @pytest.mark.guarantee("G9")
 def test_a_damaged_tensor_with_equal_digests_is_not_called_the_same(tmp_path):
-    """It is not read: `verify` finds the damage."""
     compared(tmp_path, {"w": np.ones(1000)}, {"w": np.ones(1000)})
     a = tmp_path / "a.npz"
     a.write_bytes(flipped(a.read_bytes(), 500))

@@ -319,7 +319,6 @@ class First(nn.Module):
 
 
 def test_a_checkpoint_of_the_original_is_loaded():
-    """And the first step goes its way: `v = momentum * v - learning_rate * grad` is added."""
     model, rate, momentum = First(), METADATA.learning_rate, 0.9
     optimizer = optim.SGD(model.parameters(), lr=rate, momentum=momentum)
     with pytest.warns(errors.NotVerified):

@@ -88,7 +88,6 @@ def test_what_has_no_plain_bytes_is_refused_by_name(reason, tmp_path):
 
 
 def test_tensors_on_a_device_come_piece_by_piece_with_the_same_bytes():
-    """What is done with an accelerator's tensors, done with tensors on the CPU."""
     tensors = {
         "plain": torch.randn(300, 7),
         "transposed": torch.randn(64, 5000).bfloat16().T,

@@ -59,7 +59,6 @@ def saved_steps(place: Any) -> list[int]:
 
 @pytest.mark.parametrize("options", [{}, {"asynchronous": False}, {"staging": "1MB"}], ids=str)
 def test_ranks_that_do_the_same_save_the_same(place, options):
-    """Rank 0 may not copy its part if there is too little staging, and writes it at once."""
 
     def program(comm: ThreadRanks) -> float:
         mine = options if comm.rank == 0 or "staging" not in options else {}

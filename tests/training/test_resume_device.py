@@ -12,8 +12,7 @@ import standfast
 from standfast.errors import CopyFailed, DigestMismatch, FellBack, StateMismatch
 from standfast.tensors import TensorSpec
 from standfast.training.comparison import differences
-from tests.kit.device_memory import Made
-from tests.kit.devices import LateDevice, put_tensors_on
+from tests.kit.devices import LateDevice, Made, put_tensors_on
 from tests.kit.stores import data_path, flip, same
 from tests.kit.walk import checkpointer
 

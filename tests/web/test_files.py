@@ -118,7 +118,6 @@ def test_pipes_and_devices_are_refused_and_not_waited_for(root):
 
 @pytest.mark.parametrize("opening", range(1, 7))
 def test_what_becomes_a_link_before_it_is_opened_is_refused(root, seams, opening):
-    """The folder, or the file in it, is exchanged just before the n-th file is opened."""
     wanted = root / "a" / "secret.safetensors"
     standfast.save(wanted, {"harmless": np.zeros(3)})
     openings = iter(range(1, opening + 1))
@@ -138,7 +137,6 @@ def test_what_becomes_a_link_before_it_is_opened_is_refused(root, seams, opening
 
 @pytest.mark.long
 def test_whoever_swaps_folders_all_the_time_gains_nothing(root):
-    """One thread exchanges a folder and a link out of the root while the other looks."""
     standfast.save(root / "a" / "secret.safetensors", {"harmless": np.zeros(3)})
     (root / "link").symlink_to(root.parent / "outside")
     stop = threading.Event()

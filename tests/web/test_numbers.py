@@ -146,7 +146,6 @@ def test_whole_numbers_beyond_float64_are_not_rounded(look):
 
 @pytest.mark.parametrize("dtype", ["float4_e2m1fn", "float6_e2m3fn", "float6_e3m2fn"])
 def test_packed_elements_are_counted_one_by_one(look, dtype):
-    """They follow each other without gaps."""
     width = DTYPES[dtype].bits
     codes = np.random.default_rng(4).integers(0, 1 << width, 400).astype(np.uint8)
     bits = (codes[:, None] >> np.arange(width) & 1).reshape(-1)

@@ -60,7 +60,6 @@ def port_of(url: str) -> int:
 
 @pytest.mark.parametrize("number", kept([signal.SIGINT, signal.SIGTERM], signal.SIGINT))
 def test_it_outlives_who_leaves_and_ends_at_once_when_told_to(small, number):
-    """One program, with answers that take for ever, is found by the folder around."""
     place = Path(small.url).parent
     command = [sys.executable, "-c", PROGRAM, "--no-open"]
     environment = {name: text for name, text in os.environ.items() if name != "STANDFAST_STORE"}

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.kit.object_store.proxy import Proxy
-from tests.kit.threads import threads_end
 
 if TYPE_CHECKING:
     from tests.kit.object_store.server import Server
@@ -45,9 +44,7 @@ def proxy(server: Server, bucket_url: str, monkeypatch: pytest.MonkeyPatch) -> I
     """A proxy before the shared server; clients go through it."""
     with Proxy(server.port) as started:
         monkeypatch.setenv("AWS_ENDPOINT_URL", started.endpoint)
-        with threads_end():  # while there is a proxy that they can talk to
-            yield started
-            started.heal()
+        yield started
 
 
 @contextmanager

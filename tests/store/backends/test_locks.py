@@ -14,7 +14,7 @@ import pytest
 from standfast.errors import WriteFailed
 from standfast.store.backends import locks
 from standfast.store.backends.locks import holder, take
-from tests.kit.descriptors import open_files
+from tests.kit.process import open_files
 from tests.store.backends.backend_suite import refusing
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import standfast
 from standfast.store.index import database
 from standfast.store.index.forks import _Gate
-from tests.kit.descriptors import open_files
+from tests.kit.process import open_files
 
 PROGRAM = """
 import os, sys, threading, time

@@ -16,8 +16,7 @@ from standfast.store.backends.memory import MemoryBackend
 from standfast.store.load.loading import saved_tree
 from standfast.tensors import TensorSpec
 from standfast.torch import devices, dtypes
-from tests.kit.device_memory import Made
-from tests.kit.devices import LateDevice, put_tensors_on
+from tests.kit.devices import LateDevice, Made, put_tensors_on
 from tests.kit.stores import MIB, chunks, data_path, flip, random_bytes, same
 
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from obstore.store import S3Store
 
+from standfast.store.index import manifest
 from standfast.store.save import writers
 from tests.kit.object_store.server import Server
 from tests.kit.seams import Seams
@@ -48,9 +49,14 @@ def small_parts(seams: Seams) -> None:
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch, seams: Seams) -> Iterator[None]:
-    """No test waits as long for a server as a user would, and none for that of another test."""
+    """No test waits as long for a server as a user would, and none for that of another test.
+
+    What a test has not closed stays as it is: its server, or the proxy before it, is gone by then.
+    """
     monkeypatch.setenv("STANDFAST_TIMEOUT", "8")
     seams.bound("slow answer", 1)
     yield
     for writer in list(writers._writers.values()):
         writer._lock = None
+    for each in list(manifest._manifests):
+        each.forget_parent()

@@ -141,7 +141,6 @@ def test_each_change_by_one_is_seen_by_others(bucket_url, seed, count, tmp_path)
 
 
 def test_changes_in_quick_succession_are_each_seen(bucket_url, tmp_path, seams):
-    """Between two of which none is announced to be over."""
     seams.bound("moment of a version", 60.0)
     reader = Store(Cached(fresh(bucket_url).url, tmp_path / "reader"))
     run = fresh(bucket_url).run("a")
@@ -166,7 +165,6 @@ def test_a_folder_in_which_nothing_changes_is_not_listed_again(proxy, bucket_url
 def test_a_change_by_a_process_that_is_killed_beside_it_is_seen(
     proxy, bucket_url, late, worker, tmp_path
 ):
-    """Killed between saying that something changes and the change, or before it is done."""
     with Store(bucket_url) as store, store.run("a") as run:
         run.save(1, state(1))
     reader = Store(Cached(store.url, tmp_path / "reader"))

@@ -178,7 +178,6 @@ def test_what_was_loaded_before_stays_readable(run):
 
 
 def test_a_load_of_what_is_deleted_meanwhile_takes_another(run, seams):
-    """Between the look into the index and the look into the folder, the latest is deleted."""
     path = record_path(saved(run, {"step": 1}, {"step": 2}), 2)
 
     def late(read: Callable[..., Any], name: str, *given: Any) -> Any:

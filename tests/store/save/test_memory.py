@@ -20,7 +20,6 @@ SHORT = [("run-save", 8), ("training-with-helper", 3)]
     ("operation", "nth"), kept([(name, 1) for name in OPERATIONS] + SHORT, *SHORT)
 )
 def test_without_memory_an_error_of_ours_is_raised_and_all_is_as_it_was(operation, nth, tmp_path):
-    """With every nth of the amounts of memory."""
     child = [sys.executable, "-m", "tests.store.save.memory_limited"]
     child += [operation, str(tmp_path), str(nth)]
     done = subprocess.run(child, check=False, capture_output=True, text=True, timeout=300)

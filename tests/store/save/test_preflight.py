@@ -54,7 +54,6 @@ def test_a_save_that_cannot_fit_writes_nothing(run):
 @pytest.mark.parametrize("is_refused", [True, False], ids=["refused", "fails"])
 @pytest.mark.parametrize("kind", ["ext4", "tmpfs", "fuse"])
 def test_a_full_file_system_costs_the_save_and_nothing_else(kind, is_refused, mount, seams):
-    """Before it writes, or in the middle, if another program takes the space meanwhile."""
     store = Store(mount(kind, size=40 * MIB) / "store")
     if not is_refused:
         _free(seams, 1 << 40)

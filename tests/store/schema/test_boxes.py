@@ -224,7 +224,6 @@ def test_each_box_begins_a_chunk():
 
 @pytest.mark.usefixtures("cut_framework")
 def test_the_doctor_keeps_the_extents_of_boxes_apart(tmp_path):
-    """Two boxes of one rank lie one after the other in its file, and are no extent together."""
     array = np.arange(40, dtype=np.float32).reshape(4, 10)
     store = standfast.Store(tmp_path)
     with store.run("other") as run:

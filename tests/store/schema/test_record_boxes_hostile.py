@@ -203,7 +203,6 @@ def test_a_record_has_one_line_of_boxes_or_none():
     "sizes", [[25, 23, 24, 24], [12, 24, 36, 24], [48, 24, 24], [96], [24, 24, 24, 12, 12]], ids=str
 )
 def test_an_extent_ends_where_its_box_does(sizes):
-    """What is shorter than a box must be a multiple of a chunk, unless it is the last of it."""
 
     def change(old: Any) -> Any:
         old["counts"][0] = len(sizes)
@@ -324,7 +323,6 @@ def test_a_store_names_the_record_of_wrong_boxes(tmp_path):
 
 @pytest.mark.parametrize("inputs", kept([600, 9000], 600))
 def test_the_fuzzer_finds_nothing(inputs, tmp_path):
-    """`python -m tests.fuzz --target record --seconds N` runs for longer."""
     report = fuzz_records(seed=1, folder=tmp_path, inputs=inputs)
     assert not report.failures, str(report)
     assert report.accepted >= inputs // 180, str(report)

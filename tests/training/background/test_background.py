@@ -24,7 +24,7 @@ from standfast.store.save.planning import plan_state
 from standfast.store.schema.record import Head
 from standfast.training.background.background import Background
 from tests.files.staging.test_staging import mappings
-from tests.kit.descriptors import open_files
+from tests.kit.process import open_files
 from tests.kit.stores import bytes_written, record_path, same
 from tests.training.background.saver import helper
 

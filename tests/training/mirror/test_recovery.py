@@ -216,7 +216,6 @@ def test_without_its_mirror_a_run_begins_only_if_it_loses_nothing(
 
 
 def test_two_histories_are_not_mixed(mirror, tmp_path, capsys):
-    """Numbers count the commits of one store: many in the mirror make nothing later."""
     shutil.copytree(mirror, tmp_path / "other")
     train(tmp_path / "other", 4, None)
     train(mirror, 7, None)

@@ -140,7 +140,6 @@ def test_thinning_keeps_the_lowest_and_highest_of_each_stretch(count):
 
 
 def test_what_is_smoothed_is_the_mean_of_all_and_not_of_the_extremes():
-    """A loss with spikes is near its mean, however far they reach."""
     rng = np.random.default_rng(0)
     values = 2 + rng.normal(size=200_000) / 100
     values[::200] = 10

@@ -153,7 +153,6 @@ def test_a_store_that_is_in_no_folder_is_told_of_too():
 
 
 def test_no_filter_takes_long(api):
-    """A page elsewhere can make a browser come here with any text."""
     began = time.process_time()
     for text in ("a" + " " * 120 + "<" + " " * 376 + "<", "<" * 5000, " " * 5000 + "=", "_" * 999):
         api.client.get("/api/v1/runs", params={"metric": text, "q": text})

@@ -120,7 +120,6 @@ def victim(browsing: Browsing) -> Iterator[Page]:
 
 @pytest.mark.parametrize("host", kept(["127.0.0.1", "localhost", ELSEWHERE], "127.0.0.1"))
 def test_a_page_elsewhere_reads_and_changes_nothing(host, target, site, victim):
-    """By fetch with and without CORS, by tags, frames, forms and beacons; even with edits on."""
     before = target.state
     victim.goto(target.url)  # as somebody has who has it open
     victim.goto(f"http://{host}:{site.port}/?url={target.url}&run={target.run}")

@@ -23,7 +23,6 @@ def store(shown: Shown) -> Store:
 
 
 def test_all_that_a_store_says_is_text(store, served, page):
-    """Names, hyperparameters, metrics (in the plots too), tags, notes, values, tensors."""
     first, second, *_ = _runs(store)
     turned = next(run.hash for run in store.runs() if "\u202e" in (run.name or ""))
     names = [store.open_run(run).name or "" for run in (turned, first, second)]
@@ -71,7 +70,6 @@ def test_names_of_files_and_folders_are_text(store, served, page):
 
 @pytest.mark.parametrize("text", kept([ATTACKS[1], ATTACKS[2], "../etc/passwd\x00"], ATTACKS[1]))
 def test_what_is_asked_for_comes_back_as_text(text, store, served, page, watch):
-    """A link that somebody sends cannot do anything either."""
     watch.expect("^4[0-9][0-9] GET ")
     watch.expect("console error: Failed to load resource.* 4[0-9][0-9]")
     url, asked, run = served(store), quote(text, safe=""), _runs(store)[0]

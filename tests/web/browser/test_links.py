@@ -15,7 +15,6 @@ MOST = 400
 
 
 def test_every_link_answers_and_every_page_can_be_reached_from_the_first_one(small, served, page):
-    """One page of each kind is opened in the browser; what others link to is asked for."""
     url = served(small)
     waiting, opened, answered = [f"{url}/"], set[str](), set[str]()
     with httpx.Client(timeout=60) as client:

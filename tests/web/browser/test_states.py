@@ -66,7 +66,6 @@ def test_a_store_that_goes_away_and_comes_back_is_followed(tmp_path, shown, serv
 
 
 def test_a_server_that_has_ended_is_told_and_found_again(tmp_path, page, watch):
-    """People leave pages open over night: one must neither be silent nor ask without end."""
     watch.expect("console error: Failed to load resource: net::")
     store = stores.empty(tmp_path)
     server = serve(tmp_path)
@@ -166,7 +165,6 @@ def test_what_people_zoom_to_and_write_stays_when_the_run_goes_on(workshop, serv
 
 @pytest.mark.long
 def test_hundreds_of_runs_do_not_hold_anything_up(shown, served, page):
-    """The first page has a few of them, and no page works for a second."""
     store = shown(stores.many)
     url = served(store)
     told = httpx.get(f"{url}/api/v1/runs", timeout=60).json()
