@@ -145,7 +145,9 @@ def test_a_process_that_its_parent_has_not_waited_for_has_ended(backend, client)
     os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
     with backend.lock("b"):  # type: ignore[union-attr]
         put(client, "a", msgspec.structs.replace(note_of(client, "b"), process=child))
-    with backend.lock("a"):  # type: ignore[union-attr]
+    taken = backend.lock("a")
+    assert taken is not None
+    with taken:
         os.waitpid(child, 0)
 
 
