@@ -1,7 +1,12 @@
 """Fixtures that tests in several folders use."""
 
+import gc
+import os
 from collections.abc import Iterator
 from pathlib import Path
+
+# The processes of a test run share the cores: a pool of threads in each would only spin.
+os.environ |= dict.fromkeys(("GOMAXPROCS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 
 import pytest
 
@@ -12,6 +17,13 @@ from tests.kit.process import threads_end
 from tests.kit.seams import Seams
 
 __all__ = ["bucket_url", "mount", "own_server", "proxy", "pytest_terminal_summary", "server"]
+
+gc.disable()  # until the tests are collected: that makes a million objects, and all of them stay
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)

@@ -48,6 +48,7 @@ BOUNDS: Final = {
     "part of an uploaded package": "standfast.packages.remote.folder._PART",
     "part of its own file": "standfast.store.save.planning.TOGETHER",
     "patience of a mirror": "standfast.training.mirror.mirror._PATIENCE",
+    "patience with a database": "standfast.store.index.database._PATIENCE",
     "patience with git": "standfast.packages.documents.manifest._PATIENCE",
     "patience with places": "standfast.store.query.locations.PATIENCE",
     "pinned at once": """

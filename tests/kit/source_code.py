@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import tokenize
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -11,8 +10,6 @@ from pathlib import Path
 import standfast
 
 SOURCE = Path(standfast.__file__).parent
-NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
-NO_CODE |= {tokenize.ENCODING, tokenize.ENDMARKER}
 
 
 def paths() -> list[Path]:
@@ -59,11 +56,8 @@ def own_imports(path: Path) -> Iterator[str]:
 
 def lines_of_code(path: Path) -> int:
     """Lines with code on them, imports included; without blank lines, comments and docstrings."""
-    lines: set[int] = set()
-    with tokenize.open(path) as file:
-        for token in tokenize.generate_tokens(file.readline):
-            if token.type not in NO_CODE:
-                lines.update(range(token.start[0], token.end[0] + 1))
+    text = enumerate(path.read_text().splitlines(), 1)
+    lines = {number for number, line in text if line.strip() and line.lstrip()[0] != "#"}
     for node in ast.walk(tree(path)):
         value = node.value if isinstance(node, ast.Expr) else None
         if isinstance(value, ast.Constant) and isinstance(value.value, str):

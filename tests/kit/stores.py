@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import struct
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import pytest
-import torch
 
 from standfast import Packed, Run, Store
 from standfast.files.digests import CHUNK
@@ -110,7 +110,7 @@ def same(a: Any, b: Any) -> bool:
         )
     if isinstance(a, list | tuple):
         return len(a) == len(b) and all(map(same, a, b))
-    if isinstance(a, torch.Tensor):
+    if _is_torch(a):
         flags = a.requires_grad == b.requires_grad
         return flags and a.dtype == b.dtype and a.shape == b.shape and _bits(a) == _bits(b)
     if isinstance(a, Packed):
@@ -123,10 +123,15 @@ def same(a: Any, b: Any) -> bool:
     return bool(a == b)
 
 
+def _is_torch(value: Any) -> bool:
+    """Whether it is a tensor of torch, which takes a second to import."""
+    return "torch" in sys.modules and isinstance(value, sys.modules["torch"].Tensor)
+
+
 def _bits(value: Any) -> bytes:
-    if isinstance(value, torch.Tensor):
+    if _is_torch(value):
         flat = value.detach().cpu().contiguous().reshape(-1)
-        return flat.view(torch.uint8).numpy().tobytes()
+        return bytes(flat.view(sys.modules["torch"].uint8).numpy())
     if isinstance(value, Packed):
         return value.data.tobytes()
     return np.asarray(value).astype(value.dtype.newbyteorder("<"), copy=False).tobytes()

@@ -426,6 +426,7 @@ def test_a_run_that_is_deleted_during_an_examination_is_not_made_again(
     store, run, seams, is_restored
 ):
     times = iter([1])
+    seams.bound("patience with a database", 0.1)  # which the examination is changing
 
     def overtaken(read: Callable[..., bytes], name: str, *given: Any) -> bytes:
         if name == names.run_file(run.hash):

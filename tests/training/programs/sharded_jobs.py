@@ -1,10 +1,12 @@
 """Run `sharded.py` several times, one after the other: sharded_jobs.py JOBS
 
 JOBS is a list in JSON: {"ranks": COUNT, "arguments": […]} runs it on so many forked processes, and
-{"copy": [FROM, TO]} copies a folder. Torch is imported only once, which takes longer than a job.
-How the ranks of each job have exited is printed last.
+{"copy": [FROM, TO]} copies a folder. Torch is imported
+once, which takes longer than a job; so is `torch._dynamo`, which optimizers and FSDP import when
+they are first used. How the ranks of each job have exited is printed last.
 """
 
+import atexit
 import json
 import os
 import shutil
@@ -49,10 +51,15 @@ def _fork(rank: int, count: int, meeting: Path, program: Callable[[int], object]
     except BaseException:
         traceback.print_exc()
         os._exit(1)
-    sys.exit(0)
+    # Not by `sys.exit`: Python would take most of a second to free what torch has.
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    os._exit(0)
 
 
 def main(jobs: list[Any]) -> None:
+    import torch._dynamo  # noqa: F401
+
     from tests.training.programs import sharded
 
     codes = []

@@ -315,7 +315,8 @@ class Browsing:
                 executable_path=chromium(), args=ARGUMENTS
             )
             self._loop = asyncio._get_running_loop()
-        context = self._browser.new_context(**options)
+        # A page with an animation is drawn again and again for as long as it is open.
+        context = self._browser.new_context(reduced_motion="reduce", **options)
         context.set_default_timeout(LONGEST_WAIT * 1000)
         context.add_init_script(OBSERVED)
         return context

@@ -60,7 +60,7 @@ _GARBLED: Final = (DamagedFile, ValueError, TypeError, AttributeError)
 """How a row shows that holds something else than was put there."""
 
 _PATIENCE: Final = 5.0
-"""How many seconds somebody who makes the database is waited for."""
+"""The seconds for which a process that makes the database, or changes it, is waited for."""
 
 Result = TypeVar("Result")
 Action = Callable[[sqlite3.Connection], Result]
@@ -250,7 +250,7 @@ def _made(path: Path) -> sqlite3.Connection | None:
 
 
 def _connect(path: Path | str) -> sqlite3.Connection:
-    return sqlite3.connect(path, timeout=5.0, check_same_thread=False)
+    return sqlite3.connect(path, timeout=_PATIENCE, check_same_thread=False)
 
 
 def _prepared(path: Path | str) -> sqlite3.Connection:
