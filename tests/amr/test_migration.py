@@ -22,6 +22,7 @@ from tests.amr.meshes import (
     give_fields,
     merged,
     random_mesh,
+    saved,
 )
 from tests.kit.rank_threads import on_threads
 
@@ -155,6 +156,40 @@ def test_no_room_on_one_rank_fails_on_all_and_nothing_is_lost(seams):
         return len(before)
 
     assert on_threads(2, program) == [16, 0]
+
+
+CHANGES: dict[str, Callable[..., Any]] = {
+    "repartition": repartition,
+    "morton_contiguous": lambda tree, _, comm: ShardContext.from_tree(
+        tree, comm, "morton_contiguous"
+    ),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_a_rank_without_memory_for_any_array_fails_on_all_and_moves_nothing(change, seams):
+    memory = ShortMemory(seams)
+
+    failures = 0
+
+    def program(comm: Any) -> bool:
+        tree, arena = random_mesh(3, 6, holes=False)
+        before, has_failed = saved(tree, arena), False
+        if comm.rank == 1:
+            memory.thread, memory.left = threading.get_ident(), failures
+        try:
+            change(tree, arena, comm)
+        except RankFailed:
+            has_failed = True
+        if comm.rank == 1:
+            memory.left = np.inf
+        assert not has_failed or saved(tree, arena) == before
+        return has_failed
+
+    while (failed := on_threads(2, program)) == [True, True]:
+        failures += 1
+    assert failed == [False, False]
+    assert failures >= 5
 
 
 @pytest.mark.parametrize(

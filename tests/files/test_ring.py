@@ -3,7 +3,6 @@
 import base64
 import json
 import os
-import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +17,7 @@ from standfast.files import ring
 from standfast.files.digests import CHUNK, tensor_digest, worker_count
 from standfast.files.ring import Ring
 from standfast.tensors import source_of
+from tests.kit.peak_memory import peaks
 
 
 def test_the_blocks_of_a_save_serve_the_next_one(tmp_path):
@@ -65,20 +65,6 @@ def test_however_often_it_is_interrupted_no_write_is_left_behind():
 
 
 PROGRAM = """
-import sys, threading, time
-import numpy as np
-import standfast
-
-def unshared():
-    status = dict(line.split(":", 1) for line in open("/proc/self/status") if ":" in line)
-    return sum(int(status[key].split()[0]) for key in ("RssAnon", "RssShmem"))
-
-def watch():
-    global peak
-    while not done:
-        peak = max(peak, unshared())
-        time.sleep(0.001)
-
 count = (48 << 20) // 4
 standfast.save(sys.argv[1], {"warm": np.ones(10)})
 for make in (
@@ -87,22 +73,14 @@ for make in (
     lambda: np.ones(count, ">f4"),
 ):
     state = {f"x{i}": make() for i in range(4)}
-    before, peak, done = unshared(), 0, False
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    standfast.save(sys.argv[1], state)
-    done = True
-    watcher.join()
-    print(peak - before)
+    measure(lambda: standfast.save(sys.argv[1], state))
 """
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_save_takes_at_most_64_mib_beyond_the_state(tmp_path):
     """Whether its tensors are contiguous, transposed or of another byte order."""
-    program = [sys.executable, "-c", PROGRAM, str(tmp_path / "state.safetensors")]
-    done = subprocess.run(program, check=True, capture_output=True, text=True)
-    contiguous, transposed, swapped = map(int, done.stdout.split())
+    contiguous, transposed, swapped = peaks(PROGRAM, tmp_path / "state.safetensors")
     assert 8 << 10 < contiguous <= 64 << 10, "KiB"
     assert max(transposed, swapped) <= 64 << 10, "KiB"
 

@@ -33,23 +33,26 @@ def move_blocks(tree: AMRTree, arena: FieldArena, shard: ShardContext) -> None:
     others let theirs die and give its slot back. New blocks come in the order of their keys.
     """
     tree.check_idle()
-    together(shard.comm, shard.check_owners)
-    owners = np.asarray(shard.owners, np.int64)
-    agree(shard.comm, "the owners of blocks", hashlib.sha256(owners.tobytes()).hexdigest())
+    owners = together(shard.comm, shard.checked_owners)
+    agree(shard.comm, "the owners of blocks", hashlib.sha256(owners.data).hexdigest())
     every, holders = gather_places(tree, shard.comm)
-    which = shard.places.find_all(every.origins, every.levels)
-    present = np.bincount(which[which != NOWHERE], minlength=len(shard.places))
-    if np.any(which == NOWHERE) or not np.all(present):
-        raise RanksDisagree(
-            "the blocks of the ranks are not those of the shard: call shard.refresh(tree) first"
-        )
-    at_owner = holders == owners[which]
-    sources = np.full(len(shard.places), shard.size)
-    np.minimum.at(sources, which, holders)
-    sources[which[at_owner]] = holders[at_owner]
-    spare = np.zeros(len(shard.places), bool)
-    spare[which[(holders == shard.rank) & ~at_owner]] = True
-    draft = together(shard.comm, lambda: Draft(tree, arena))
+
+    def plan() -> tuple[Draft, Indices, Mask]:
+        which = shard.places.find_all(every.origins, every.levels)
+        present = np.bincount(which[which != NOWHERE], minlength=len(shard.places))
+        if np.any(which == NOWHERE) or not np.all(present):
+            raise RanksDisagree(
+                "the blocks of the ranks are not those of the shard: call shard.refresh(tree) first"
+            )
+        at_owner = holders == owners[which]
+        sources = np.full(len(shard.places), shard.size)
+        np.minimum.at(sources, which, holders)
+        sources[which[at_owner]] = holders[at_owner]
+        spare = np.zeros(len(shard.places), bool)
+        spare[which[(holders == shard.rank) & ~at_owner]] = True
+        return Draft(tree, arena), sources, spare
+
+    draft, sources, spare = together(shard.comm, plan)
     carry(draft, shard.comm, shard.places, sources, owners, spare)
     together(shard.comm, draft.prepare)
     draft.commit()  # nothing has changed until here, and nothing fails from here
@@ -70,15 +73,21 @@ def repartition(
     ranks = tree.shard.comm if comm is None and tree.shard else communicator(comm)
     local = together(ranks, lambda: _weights(tree, weights))
     every, _ = gather_places(tree, ranks)
-    places, which = distinct(every)
-    costs = [np.frombuffer(part) for part in ranks.all_gather(local.tobytes())]
-    if any(len(part) for part in costs):
+    parts = ranks.all_gather(local)
+
+    def plan() -> ShardContext:
+        places, which = distinct(every)
+        costs = np.frombuffer(b"".join(parts))
+        if not len(costs):
+            owners = even_owners(len(places), ranks.size)
+            return ShardContext(ranks, "morton_contiguous", places, owners)
+        if len(costs) != len(every):
+            raise RanksDisagree("some ranks gave weights for their blocks, and some gave none")
         each = np.zeros(len(places))
-        np.maximum.at(each, which, _joined(costs, len(every)))
-        owners, kind = weighted_owners(each, ranks.size), "manual"
-    else:
-        owners, kind = even_owners(len(places), ranks.size), "morton_contiguous"
-    shard = ShardContext(ranks, kind, places, owners)
+        np.maximum.at(each, which, costs)
+        return ShardContext(ranks, "manual", places, weighted_owners(each, ranks.size))
+
+    shard = together(ranks, plan)
     move_blocks(tree, arena, shard)
     return shard
 
@@ -96,21 +105,22 @@ def carry(
     What is `spare` here dies on this rank, too: another has the same.
     """
     me = comm.rank
-    coming = np.flatnonzero((sources != me) & (targets == me))
-    leaving = (sources == me) & (targets != me)
-    new = places.like(places.origins[coming], places.levels[coming])
 
-    def pack() -> tuple[Indices, list[bytes]]:
+    def pack() -> tuple[Places, Indices, Indices, list[bytes]]:
+        coming = np.flatnonzero((sources != me) & (targets == me))
+        leaving = (sources == me) & (targets != me)
+        new = places.like(places.origins[coming], places.levels[coming])
         _refuse_too_fine(draft.tree, new)
         indices = draft.find(places)
         to = [indices[leaving & (targets == rank)] for rank in range(comm.size)]
-        return indices[leaving | spare], [_packed(draft, chosen) for chosen in to]
+        messages = [_packed(draft, chosen) for chosen in to]
+        return new, sources[coming], indices[leaving | spare], messages
 
-    dying, messages = together(comm, pack)
+    new, origins, dying, messages = together(comm, pack)
     arrived = comm.exchange(messages)
 
     def unpack() -> None:
-        _settle(draft, dying, new, _unpacked(draft.tree, arrived, sources[coming]))
+        _settle(draft, dying, new, _unpacked(draft.tree, arrived, origins))
 
     together(comm, unpack)
 
@@ -183,21 +193,14 @@ def _rows(data: memoryview, like: Any) -> Any:
     return np.frombuffer(data, like.dtype).reshape(-1, *like.shape[1:])
 
 
-def _weights(tree: AMRTree, weights: Any) -> Any:
+def _weights(tree: AMRTree, weights: Any) -> bytes:
     """A number for each live block, or none at all."""
     if weights is None:
-        return np.zeros(0)
+        return b""
     given = np.asarray(weights, np.float64)
     if given.shape != tree.live.shape or not np.all(np.isfinite(given) & (given >= 0)):
         raise BadOption(
             f"weights: expected a number of at least 0 for each of the {len(tree.live):,} live "
             f"blocks, and found {given.shape}"
         )
-    return given
-
-
-def _joined(costs: list[Any], total: int) -> Any:
-    joined = np.concatenate(costs)
-    if len(joined) != total:
-        raise RanksDisagree("some ranks gave weights for their blocks, and some gave none")
-    return joined
+    return given.tobytes()

@@ -10,7 +10,7 @@ import numpy as np
 from standfast.amr.ghosts.places import NOWHERE, Indices, Places
 from standfast.amr.mesh.morton import Key, Words
 from standfast.errors import BadOption, BlockNotFound, RanksDisagree
-from standfast.parallel import Communicator, agree, communicator
+from standfast.parallel import Communicator, agree, communicator, together
 
 if TYPE_CHECKING:
     from standfast.amr.mesh.tree import AMRTree
@@ -94,8 +94,8 @@ class ShardContext:
         """How many blocks a rank owns."""
         return int(np.count_nonzero(self.owners == rank))
 
-    def check_owners(self) -> None:
-        """Raise BadOption unless each block has a rank as its owner."""
+    def checked_owners(self) -> Indices:
+        """A copy of the owners; raises BadOption unless each block has a rank as its owner."""
         owners = np.asarray(self.owners)
         if owners.shape != self.places.levels.shape or owners.dtype.kind not in "iu":
             raise BadOption(
@@ -108,6 +108,7 @@ class ShardContext:
                 f"owners: {len(strangers):,} of {len(owners):,} blocks have an owner that is none "
                 f"of the {self.size} ranks, the first of them {strangers[0]}"
             )
+        return np.array(owners, np.int64, order="C")
 
 
 def even_owners(total: int, size: int) -> Indices:
@@ -131,23 +132,19 @@ def weighted_owners(weights: Any, size: int) -> Indices:
 def gather_places(tree: AMRTree, comm: Communicator) -> tuple[Places, Indices]:
     """Collective: the live blocks of all ranks, one rank after the other, and who has each."""
     frontend = tree.frontend
-    agree(
-        comm,
-        "the tree",
-        {
-            "tree": type(tree).__name__,
-            "frontend": frontend.describe(),
-            "base_spacing": tree.base_spacing,
-            "bits_per_dim": tree.bits_per_dim,
-            "max_level": tree.max_level,
-        },
-    )
-    parts = comm.all_gather(tree.blocks[tree.live].tobytes())
-    records: Any = np.frombuffer(b"".join(parts), tree.blocks.dtype)
-    counts = [len(part) // tree.blocks.dtype.itemsize for part in parts]
-    geometry = frontend, tree.base_spacing, tree.bits_per_dim
-    places = Places(*geometry, records["origin"], records["level"])
-    return places, np.repeat(np.arange(comm.size), counts)
+    facts = {name: getattr(tree, name) for name in ("base_spacing", "bits_per_dim", "max_level")}
+    kind = {"tree": type(tree).__name__, "frontend": frontend.describe()}
+    agree(comm, "the tree", kind | facts)
+    parts = comm.all_gather(together(comm, lambda: tree.blocks[tree.live].tobytes()))
+
+    def join() -> tuple[Places, Indices]:
+        records: Any = np.frombuffer(b"".join(parts), tree.blocks.dtype)
+        counts = [len(part) // tree.blocks.dtype.itemsize for part in parts]
+        geometry = frontend, tree.base_spacing, tree.bits_per_dim
+        places = Places(*geometry, records["origin"], records["level"])
+        return places, np.repeat(np.arange(comm.size), counts)
+
+    return together(comm, join)
 
 
 def distinct(places: Places) -> tuple[Places, Indices]:
@@ -167,10 +164,14 @@ def _shared_out(tree: AMRTree, comm: Communicator, kind: str) -> tuple[Places, I
     if kind not in KINDS:
         raise BadOption(f"kind={kind!r}: blocks are shared out as {' or '.join(KINDS)}")
     every, holders = gather_places(tree, comm)
-    if kind == "morton_contiguous":
-        places, _ = distinct(every)
-        return places, even_owners(len(places), comm.size)
-    return manual_owners(every, holders, [f"rank {rank}" for rank in range(comm.size)])
+
+    def share_out() -> tuple[Places, Indices]:
+        if kind == "morton_contiguous":
+            places, _ = distinct(every)
+            return places, even_owners(len(places), comm.size)
+        return manual_owners(every, holders, [f"rank {rank}" for rank in range(comm.size)])
+
+    return together(comm, share_out)
 
 
 def manual_owners(every: Places, holders: Indices, names: Sequence[str]) -> tuple[Places, Indices]:

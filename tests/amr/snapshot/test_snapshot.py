@@ -1,5 +1,6 @@
 """Snapshots of one rank, and of ranks that are threads: what is kept, and what is refused."""
 
+import copy
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -322,7 +323,8 @@ def _reverse_owners(state: dict[str, Any]) -> None:
 
 def _add_another_rank(state: dict[str, Any]) -> None:
     state["simulation"]["ranks"] = 2
-    state["rank1"] = state["rank0"] | {"header": state["rank0"]["header"] | {"max_level": 1}}
+    state["rank1"] = copy.deepcopy(state["rank0"])
+    state["rank1"]["header"]["max_level"] = 1
 
 
 HOSTILE: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {

@@ -1,7 +1,6 @@
 """A load into a given tree fills it in place, all of it or nothing, and says what did not fit."""
 
 import re
-import subprocess
 import sys
 from copy import deepcopy
 from typing import Any
@@ -12,6 +11,7 @@ import torch
 
 from standfast import errors
 from standfast.store import LoadReport
+from tests.kit.peak_memory import peaks
 from tests.kit.stores import data_path, flip, random_bytes, same
 
 
@@ -61,20 +61,6 @@ def test_plain_values_are_replaced_in_the_same_containers(run):
 
 
 PROGRAM = """
-import sys, threading, time
-import numpy as np
-import standfast
-
-def unshared():
-    status = dict(line.split(":", 1) for line in open("/proc/self/status") if ":" in line)
-    return sum(int(status[key].split()[0]) for key in ("RssAnon", "RssShmem"))
-
-def watch():
-    global peak
-    while not done:
-        peak = max(peak, unshared())
-        time.sleep(0.001)
-
 width = 4 << 20
 state = {f"x{i}": np.arange(i * width, (i + 1) * width) for i in range(6)}
 run = standfast.Store(sys.argv[1]).run("a")
@@ -85,24 +71,17 @@ run.save(2, state)  # each tensor lies in two files
 for step in (1, 2):
     for x in state.values():
         x[:] = -1
-    before, peak, done = unshared(), 0, False
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    run.load(step, into=state)
-    done = True
-    watcher.join()
+    measure(lambda: run.load(step, into=state))
     last = [(i + 1) * width - 1 for i in range(6)]
     assert [int(x[0]) for x in state.values()] == [i * width for i in range(6)]
     assert [int(x[-1]) for x in state.values()] == (last if step == 1 else [n ^ 1 for n in last])
-    print(peak - before)
 """
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_filling_makes_no_second_copy_of_the_state(tmp_path):
-    program = [sys.executable, "-c", PROGRAM, str(tmp_path)]
-    done = subprocess.run(program, check=True, capture_output=True, text=True)
-    assert max(map(int, done.stdout.split())) <= 48 << 10, "KiB, for a state of 192 MiB"
+    first, second = peaks(PROGRAM, tmp_path)
+    assert max(first, second) <= 48 << 10, "KiB, for a state of 192 MiB"
 
 
 def _given(a: Any, c: Any, n: Any = 0, **more: Any) -> dict[str, Any]:

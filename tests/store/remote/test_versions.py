@@ -1,10 +1,7 @@
 """Whoever knows a store from before sees each change of it, as somebody new to it does."""
 
 import gc
-import os
 import random
-import signal
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -18,9 +15,9 @@ from standfast.store.backends.address import INSIDE
 from standfast.store.remote import versions
 from standfast.store.remote.backend import RemoteBackend
 from standfast.store.schema import names
-from tests.kit.object_store.faults import Answer, Call
-from tests.kit.object_store.messages import Disconnected, Request
+from tests.kit.object_store.faults import Answer
 from tests.store.remote.places import Forgetful, fresh, is_listing, is_record, keys, orphans, state
+from tests.store.remote.test_processes import kill_a_save
 
 
 class Cached(RemoteBackend):
@@ -169,20 +166,7 @@ def test_a_change_by_a_process_that_is_killed_beside_it_is_seen(
         run.save(1, state(1))
     reader = Store(Cached(store.url, tmp_path / "reader"))
     assert seen(reader)[run.hash][3] == [1]
-    child: list[int] = []
-    known = threading.Event()
-
-    def kill(request: Request) -> None:
-        assert known.wait(60)
-        os.kill(child[0], signal.SIGKILL)
-        if not late:
-            raise Disconnected
-
-    rule = proxy.rule(Call(kill, late), lambda request: is_record(request, 2))
-    child.append(worker.begin("save", bucket_url, 2))
-    known.set()
-    assert worker.ended() == -signal.SIGKILL
-    assert rule.hits == 1
+    assert kill_a_save(worker, proxy, bucket_url, late, 0, lambda it: is_record(it, 2))
     cold = seen(fresh(bucket_url))
     assert cold[run.hash][3] == ([1, 2] if late else [1])
     assert seen(reader) == cold

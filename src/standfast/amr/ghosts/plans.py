@@ -101,8 +101,7 @@ def _partition(tree: AMRTree) -> Partition:
     shard = tree.shard
     if shard is None:
         return Partition(own, np.zeros(len(own), np.int64), 0, 1, np.arange(len(own)), live)
-    shard.check_owners()
-    owners = np.array(shard.owners, np.int64)  # a copy: what is kept does not change
+    owners = shard.checked_owners()
     found = shard.places.find_all(own.origins, own.levels)
     here = np.all(found != NOWHERE) and np.all(owners[found] == shard.rank)
     if not here or len(found) != np.count_nonzero(owners == shard.rank):
