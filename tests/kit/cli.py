@@ -1,7 +1,5 @@
 """A small store with two runs, and the command line run in this process or on a terminal."""
 
-from __future__ import annotations
-
 import fcntl
 import io
 import json

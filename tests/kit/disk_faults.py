@@ -1,7 +1,5 @@
 """Disks that go wrong, to be put in the place of the real one."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

@@ -1,7 +1,5 @@
 """Small states, the stores that tests break, and what must hold of them afterwards."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Mapping

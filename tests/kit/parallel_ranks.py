@@ -1,7 +1,5 @@
 """Programs started on several ranks, which end in time or are ended."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """How much more memory parts of a program take, in a process of its own that measures itself."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

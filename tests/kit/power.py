@@ -6,8 +6,6 @@ its content durable, a sync of a folder the names in that folder, and no others:
 own name is durable is lost with a folder whose name is not.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import random

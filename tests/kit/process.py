@@ -4,8 +4,6 @@ One that is left would act in the middle of another test. JAX has threads that n
 at every fork from then on: it is imported by programs that tests start, not by the tests.
 """
 
-from __future__ import annotations
-
 import _thread
 import faulthandler
 import gc

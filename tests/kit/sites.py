@@ -1,7 +1,5 @@
 """Another web server on this machine, with pages that are not the dashboard's."""
 
-from __future__ import annotations
-
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType

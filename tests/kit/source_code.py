@@ -1,7 +1,5 @@
 """What the tests of the structure measure: modules, their imports, their lines of code."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from functools import cache

@@ -1,7 +1,5 @@
 """What the tests of the store share: states, how to compare them, and how to hurt files."""
 
-from __future__ import annotations
-
 import os
 import struct
 import sys

@@ -1,7 +1,5 @@
 """Random tensors of every dtype, shape and stride."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Small training programs that tests run in their own process."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -34,7 +34,7 @@ LOOSER = {
     r"Can only (REDUCE|build|SETITEM|append|create)": "calls of what torch has no value for",
     r"pickle protocol": "torch reads protocol 2 alone",
     r"data location|device (type|string)|not compiled|expected string or": "a device, passed over",
-    r"can require gradients|requires_grad must be": "whether a gradient is wanted, passed over",
+    r"can require gradients|requires_grad'? must be": "whether a gradient is wanted, passed over",
     r"hasRecord|the version|file with version|stoull": "the entry version, which we do not read",
     r"UnicodeDecodeError|invalid literal for int": "other entries, such as .storage_alignment",
 }

@@ -4,8 +4,6 @@ with mounted(tmp_path / "disk", fallocate=False) as folder:
     Store(folder)
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

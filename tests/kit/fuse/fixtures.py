@@ -1,7 +1,5 @@
 """A fixture that mounts file systems, and the list of tests that had none to run on."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path

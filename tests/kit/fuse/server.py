@@ -5,8 +5,6 @@ that are still open behave as they do there. Locks and mappings are the kernel's
 The operations named as `missing` are refused, as by a file system without them.
 """
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import os

@@ -1,7 +1,5 @@
 """The file systems that other tests mount are what they claim to be, and leave nothing behind."""
 
-from __future__ import annotations
-
 import errno
 import mmap
 import os

@@ -1,7 +1,5 @@
 """What can go wrong between a client and an object store."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass

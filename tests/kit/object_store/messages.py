@@ -1,7 +1,5 @@
 """HTTP/1.1 as it comes out of a socket: heads are kept byte for byte, bodies are streamed."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass, field

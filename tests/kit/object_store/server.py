@@ -1,7 +1,5 @@
 """The server of `examples/object_store.py`, for tests."""
 
-from __future__ import annotations
-
 from object_store import BUCKET, HOST, Server, ServerFailed
 
 __all__ = ["BUCKET", "HOST", "Server", "ServerFailed"]

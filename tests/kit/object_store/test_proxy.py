@@ -1,7 +1,5 @@
 """The proxy counts what goes through it, and each of its faults does what it says."""
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The server that the tests run against, and the program that a user starts it with."""
 
-from __future__ import annotations
-
 import os
 import secrets
 import select

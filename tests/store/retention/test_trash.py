@@ -325,6 +325,15 @@ def test_putting_it_in_again_makes_no_second_entry(anywhere):
     assert trash.entries() == [whole]
 
 
+def test_a_run_that_another_process_has_deleted_is_not_put_in_again(anywhere):
+    run = filled(anywhere)
+    again = Store(anywhere.backend).open_run(run.hash)
+    run.delete_all(trash="rm")
+    again.delete_all(trash="rm")
+    assert only_entry(run).whole
+    assert restored(run).steps == [1, 2, 3]
+
+
 def test_folders_without_an_entry_are_swept(run):
     left = path_of(run, Entry(f"{run.hash}.{'0' * 8}", run.hash))
     left.mkdir(parents=True)

@@ -44,6 +44,8 @@ def delete_run(backend: Backend, index: Index, run: str) -> None:
     The caller holds the run's locks.
     """
     folder = names.run_folder(run)
+    if not backend.exists(folder):
+        return  # another process has deleted it
     _remember_highest(backend, index, run, index.steps(run))
     records = [names.record_file(run, step) for step in recorded(backend, run)]
     file = names.run_file(run)

@@ -79,7 +79,7 @@ class Trash:
 
         The caller holds the lock of the run's changes, and deletes them then. An older entry that
         has nothing more is deleted: whoever was killed between the two can begin again. None where
-        there are no links: then nothing is kept.
+        there are no links, or no files, as when another process has deleted the run.
         """
         with change_of(self._backend, LOCK):
             self._sweep()
@@ -88,17 +88,9 @@ class Trash:
             kept, files = self._files(run, chosen)
             if whole:
                 files = [*run_files(self._backend, run)]
-            entry = Entry(
-                f"{run}.{os.urandom(4).hex()}",
-                run,
-                self._label(run),
-                tuple(kept),
-                whole,
-                time_now(),
-                by,
-                why,
-            )
-            if not self._link_all(files, entry.path):
+            folder = f"{run}.{os.urandom(4).hex()}"
+            entry = Entry(folder, run, self._label(run), tuple(kept), whole, time_now(), by, why)
+            if not self._link_all(files, entry.path) or not self._backend.exists(entry.path):
                 self._drop(entry.folder)
                 return None
             self._backend.sync(entry.path)
