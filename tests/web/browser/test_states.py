@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Route, expect
 
 from standfast import Run, Store
 from tests.web import stores
@@ -161,6 +161,25 @@ def test_what_people_zoom_to_and_write_stays_when_the_run_goes_on(workshop, serv
         assert plot.evaluate("plot => plot.layout.xaxis.range") == [5, 10]
         expect(name).to_have_value("half a na")
         expect(name).to_be_focused()
+
+
+def test_a_name_that_is_typed_stays_when_an_answer_comes_late(workshop, served, page):
+    with workshop.run("late", hp={}) as run:
+        run.save(1, {"n": 1})
+        visit(page, f"{served(workshop, allow_edit=True)}/runs/{run.hash}")
+        held: list[Route] = []
+        page.route(
+            f"**/api/v1/runs/{run.hash}",
+            lambda route: route.continue_() if held else held.append(route),
+        )
+        run.save(2, {"n": 2})
+        while not held:
+            page.wait_for_timeout(20)
+        page.get_by_role("button", name="Rename").click()
+        page.locator("#head form input").fill("half a na")
+        held[0].continue_()
+        settle(page)
+        expect(page.locator("#head form input")).to_have_value("half a na")
 
 
 @pytest.mark.long

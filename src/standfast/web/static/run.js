@@ -26,12 +26,16 @@ const others = () =>
     .filter((each) => each && each !== run);
 const pageOf = () => Number(new URLSearchParams(location.search).get("page")) || 1;
 
-/** Whether there is such a run. */
-async function loadHead() {
+/** Whether there is such a run. A form in which a name is being typed may be kept. */
+async function loadHead({ keepForm = false } = {}) {
+  const isKept = () => keepForm && byId("head").querySelector("form");
   try {
-    showHead(await get(`runs/${run}`));
+    const found = await get(`runs/${run}`);
+    if (isKept()) return true; // also one that was opened since the request
+    showHead(found);
     for (const each of under) each.hidden = !isDrawn;
   } catch (error) {
+    if (isKept()) return true;
     if (error.status === 404) {
       const all = h(
         "p",
@@ -307,7 +311,7 @@ function checkpointRow(each, metrics) {
 
 const plots = curves(byId("tools"), byId("curves"), () => [run, ...others()]);
 document.addEventListener("changed", () => {
-  if (!byId("head").querySelector("form")) loadHead(); // in which somebody writes
+  loadHead({ keepForm: true });
   loadCheckpoints();
   plots.load();
 });
