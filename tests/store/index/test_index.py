@@ -179,7 +179,7 @@ def test_a_record_that_was_replaced_is_read_again(store, run, seams):
     other.index.refresh()
     inode = record_path(run, 2).stat().st_ino
     run.save(2, {"count": 4}, replace=True)
-    for count in range(5, 50):  # until the record has the inode that this index saw
+    for count in range(5, 400):  # until the record has the inode that this index saw
         run.save(2, {"count": count}, replace=True)
         if record_path(run, 2).stat().st_ino == inode:
             break
