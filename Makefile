@@ -62,16 +62,16 @@ packages:
 test test-all: export PYTHONDONTWRITEBYTECODE =
 
 test: lint packages
-	$(BIN)/python -m pytest -n 5 --dist worksteal
+	$(BIN)/python -m pytest -n 4 --dist worksteal
 
 test-all: lint packages
-	$(BIN)/python -m pytest -m "not gpu" -n 5 --dist worksteal
+	$(BIN)/python -m pytest -m "not gpu" -n 4 --dist worksteal
 
 # The newest versions of everything but torch; what differs from the constraints is printed.
 test-newest: packages
 	$(MAKE) VENV=.venv-newest CONSTRAINTS= .venv-newest/ready
 	-.venv-newest/bin/python -m pip freeze $(FREEZE) | diff --unified=0 constraints.txt -
-	.venv-newest/bin/python -m pytest -n 5 --dist worksteal
+	.venv-newest/bin/python -m pytest -n 4 --dist worksteal
 
 constraints:
 	$(BIN)/python -m pip freeze $(FREEZE) > constraints.txt
