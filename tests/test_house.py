@@ -50,7 +50,7 @@ DEFECTS: Final = "0034-what-the-defects-of-the-review-cost.md"
 SEEDS: Final = "0035-what-matching-the-seeds-costs.md"
 
 ROOMS: Final = {
-    "amr": Room(36, 4574, SEEDS),
+    "amr": Room(36, 4571, SEEDS),
     "cli": Room(41, 4447, DEFECTS),
     "conventions": Room(1, 89),
     "dcp": Room(13, 1352, DEFECTS),
@@ -69,7 +69,7 @@ ROOMS: Final = {
     "policies": Room(1, 211),
     "schedule": Room(1, 183, DEFECTS),
     "standfast": Room(1, 78),
-    "store": Room(110, 14998, DEFECTS),
+    "store": Room(110, 14992, DEFECTS),
     "tensorfile": Room(22, 2170, DEFECTS),
     "tensors": Room(10, 861, SEEDS),
     "tenzor": Room(13, 1513, SEEDS),
@@ -82,14 +82,14 @@ ROOMS: Final = {
 
 SIZES: Final = {
     "modules": Limit(463),
-    "lines of code": Limit(56554, DEFECTS),
+    "lines of code": Limit(56545, DEFECTS),
     "names in standfast.__all__": Limit(34),
     "options of the command line": Limit(116, SEEDS),
     "arguments of Checkpointer": Limit(23),
     "error classes": Limit(79, DEFECTS),
     "modules with a single importer": Limit(119),
     "bytes of the README": Limit(5610),
-    "lines of tests": Limit(78000),
+    "lines of tests": Limit(77993),
 }
 
 WAYS: Final = {
