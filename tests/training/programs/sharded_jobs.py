@@ -1,9 +1,9 @@
 """Run `sharded.py` several times, one after the other: sharded_jobs.py JOBS
 
 JOBS is a list in JSON: {"ranks": COUNT, "arguments": […]} runs it on so many forked processes, and
-{"copy": [FROM, TO]} copies a folder. Torch is imported
-once, which takes longer than a job; so is `torch._dynamo`, which optimizers and FSDP import when
-they are first used. How the ranks of each job have exited is printed last.
+{"copy": [FROM, TO]} copies a folder. Torch is imported once, which takes longer than a job; so is
+`torch._dynamo`, which optimizers and FSDP import when they are first used. How the ranks of each
+job have exited is printed last.
 """
 
 import atexit

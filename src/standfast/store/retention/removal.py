@@ -44,17 +44,17 @@ def delete_run(backend: Backend, index: Index, run: str) -> None:
     The caller holds the run's locks.
     """
     folder = names.run_folder(run)
-    if not backend.exists(folder):
-        return  # another process has deleted it
     _remember_highest(backend, index, run, index.steps(run))
     records = [names.record_file(run, step) for step in recorded(backend, run)]
     file = names.run_file(run)
     ours = {*run_files(backend, run)}.difference(records, [file])
     backend.delete([f"{folder}/{name}" for name in our_names(backend, run)])
     # A record needs the run file, and that all others: nothing may come back that lacks something.
+    is_there = backend.exists(folder)  # another process may have deleted it, or been killed there
     for some in (records, [file], sorted(ours)):
         backend.delete(some)
-        backend.sync(folder)
+        if is_there:
+            backend.sync(folder)
     for name in (file, *files_beside(run)):
         backend.sweep(name.rpartition("/")[0])
         backend.delete_folder(name.rpartition("/")[0])
